@@ -1,0 +1,148 @@
+"""The engine for people who import the library: one call from arrays to a barycenter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from mfswb.errors import ConfigError
+from mfswb.losses import LOSSES
+from mfswb.measures import Measures, Points
+from mfswb.slicing import Sampler, Slicing, uniform
+from mfswb.tasks.free_support import FreeSupportBarycenter
+from mfswb.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class BarycenterResult:
+    """A barycenter and how far it lies from the marginals.
+
+    Attributes:
+        support: its points ``(n, d)``, in the marginals' coordinates.
+        distances: exact W_2^2 to each marginal ``(K,)``.
+        fairness_gap: F, the mean difference of these distances over pairs.
+        mean_distance: W, their mean.
+        history: one row an evaluation: step, seconds, loss, fairness_gap, mean_distance, distances.
+    """
+
+    support: Points = field(repr=False)
+    distances: Points
+    fairness_gap: float
+    mean_distance: float
+    history: list[dict[str, Any]] = field(repr=False)
+
+
+class _Memory:
+    """A recorder that keeps rows and no checkpoints."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def evaluated(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+
+    def checkpoint(self, state: dict[str, Any]) -> None:
+        """Nothing to keep: the caller gets the result itself."""
+
+
+def sliced_barycenter(
+    marginals: Sequence[ArrayLike | Tensor] | Tensor,
+    loss: str | Callable[[Tensor], Tensor] = "es",
+    *,
+    n_support: int | None = None,
+    x_init: ArrayLike | Tensor | str | None = None,
+    weights: Sequence[ArrayLike | Tensor | None] | None = None,
+    support_weights: ArrayLike | Tensor | None = None,
+    n_projections: int = 10,
+    sampler: Sampler = uniform,
+    steps: int = 1000,
+    lr: float | None = None,
+    p: float = 2,
+    seed: int = 0,
+    device: str = "auto",
+    dtype: str = "float32",
+    eval_every: int | None = None,
+    chunk: int | None = None,
+    progress: bool = False,
+) -> BarycenterResult:
+    r"""Free-support (fair) sliced Wasserstein barycenter of several point sets.
+
+    Stochastic gradient descent on ``n * loss(C)``, where ``C`` is the cost matrix of :func:`mfswb.sliced_costs` along
+    fresh random directions each step.
+
+    Args:
+        marginals: ``K`` arrays or tensors ``(n_k, d)`` of any sizes.
+        loss: ``uswb``, ``mfswb``, ``s``, ``us``, ``es``, or a function of the cost matrix
+            (``functools.partial(mfswb.losses.mfswb, lam=10)``).
+        n_support: number of support points; as many as the largest marginal has, at most 2048, by default.
+        x_init: points to start from, or a start's name (see :func:`mfswb.starts.initial_support`); the sphere around
+            the marginals by default.
+        weights: for each marginal the masses of its points ``(n_k,)``, or None for uniform.
+        support_weights: masses of the support points ``(n,)``; uniform by default.
+        n_projections: directions a step.
+        sampler: draws the directions.
+        steps: number of steps.
+        lr: learning rate; ``0.1 * d`` by default. Scaled like this, a step of length ``d / 2`` moves every point onto
+            the average of its one-dimensional transports, whatever the units of the data.
+        p: order of the one-dimensional distances.
+        seed: seeds start and directions.
+        device: ``auto``, ``cpu``, ``cuda``.
+        dtype: ``float32`` or ``float64``.
+        eval_every: evaluate (exact transport, seconds for thousands of points) every so many steps; the end always is.
+        chunk: directions processed at a time, to bound memory.
+        progress: show a progress bar.
+
+    Raises:
+        DataError: marginals or weights are malformed.
+        ConfigError: a setting is out of range.
+        DivergedError: the loss became infinite or NaN.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> result = sliced_barycenter([rng.normal(size=(50, 2)), rng.normal(size=(70, 2)) + [6, 0]], "us", steps=200)
+        >>> result.support.shape, bool(result.fairness_gap < 1.0 < result.mean_distance)
+        ((70, 2), True)
+    """
+    if isinstance(loss, str) and loss not in LOSSES:
+        raise ConfigError(f"loss={loss!r}: choose one of {', '.join(LOSSES)}, or give a function of the cost matrix")
+    measures = Measures.of(
+        [_array(cloud) for cloud in marginals], None if weights is None else [None if w is None else _array(w) for w in weights]
+    )
+    trainer = Trainer(
+        steps, eval_every=eval_every, checkpoint_every=None, device=device, dtype=dtype, progress=progress or False
+    )
+    problem = FreeSupportBarycenter(
+        measures,
+        LOSSES[loss] if isinstance(loss, str) else loss,
+        Slicing(sampler, n_projections, chunk),
+        trainer.torch_device(),
+        trainer.torch_dtype(),
+        seed,
+        x_init="sphere" if x_init is None else x_init if isinstance(x_init, str) else _array(x_init),
+        n_support=n_support,
+        weights=None if support_weights is None else _array(support_weights),
+        p=p,
+    )
+    memory = _Memory()
+    rate = 0.1 * measures.dim if lr is None else lr
+    outcome = trainer.fit(problem, partial(torch.optim.SGD, lr=rate), memory, seed=seed)
+    return BarycenterResult(
+        support=problem.points(),
+        distances=np.array(outcome.row["distances"]),
+        fairness_gap=outcome.row["fairness_gap"],
+        mean_distance=outcome.row["mean_distance"],
+        history=memory.rows,
+    )
+
+
+def _array(values: ArrayLike | Tensor) -> Points:
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().double().numpy()
+    return np.asarray(values, dtype=np.float64)

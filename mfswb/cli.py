@@ -1,0 +1,59 @@
+"""``mfswb-run``: composes the configuration with Hydra and hands it over. PyTorch is imported only when a job runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import sys
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from mfswb.errors import MfswbError
+
+log = logging.getLogger(__name__)
+
+
+def config_dir() -> Path:
+    """The folder of configurations: inside the package when installed, at the top of the repository otherwise."""
+    package = Path(__file__).resolve().parent
+    inside = package / "configs"
+    return inside if inside.is_dir() else package.parent / "configs"
+
+
+def job(cfg: DictConfig) -> float | None:
+    """Run one job; returns the figure a hyperparameter search minimises, ``cfg.objective`` of the summary."""
+    from mfswb.run import run
+
+    runtime = HydraConfig.get()
+    folder = Path(runtime.runtime.output_dir)
+    try:
+        summary = run(cfg, folder, list(runtime.overrides.task))
+    except MfswbError as error:
+        if cfg.debug or os.environ.get("HYDRA_FULL_ERROR") == "1":
+            log.exception("%s", error)
+        else:
+            log.error("%s", error)
+        if runtime.mode == RunMode.RUN:
+            sys.exit(1)
+        raise  # a sweep goes on with its other jobs
+    where = os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)
+    line = f"done: {where}  F = {summary['fairness_gap']:.6g}  W = {summary['mean_distance']:.6g}"
+    logging.getLogger("mfswb.result").info("%s", line)
+    value = summary.get(cfg.objective)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def main() -> None:
+    """Entry point of ``mfswb-run``."""
+    # Part of a run's folder name, so that runs started at the same moment never share one.
+    OmegaConf.register_new_resolver("token", lambda: secrets.token_hex(3), use_cache=True, replace=True)
+    hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="config")(job)()
+
+
+if __name__ == "__main__":
+    main()

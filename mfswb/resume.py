@@ -1,0 +1,53 @@
+"""Which configuration a continued run has: the earlier one, with only those changes that keep it the same run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from mfswb.errors import ConfigError
+
+# How long, how often looked at and where it is computed may change; what is computed may not.
+_MAY_CHANGE = frozenset(
+    f"trainer.{key}"
+    for key in ("steps", "eval_steps", "eval_every", "checkpoint_every", "device", "threads", "progress", "tensorboard")
+)
+
+
+def continued_config(saved: dict[str, Any], given: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """The saved configuration with the changes the user typed.
+
+    Args:
+        saved: configuration of the run to be continued.
+        given: configuration composed from this command.
+        overrides: the command's overrides, as typed.
+
+    Raises:
+        ConfigError: an override asks for something else than the saved run computes.
+    """
+    config = {key: dict(value) if isinstance(value, dict) else value for key, value in saved.items()}
+    for override in OverridesParser.create().parse_overrides(overrides):
+        key = override.key_or_group
+        if key == "trainer.resume":
+            continue
+        if key in _MAY_CHANGE:
+            name = key.removeprefix("trainer.")
+            config["trainer"][name] = given["trainer"][name]
+            continue
+        is_choice = key in saved["names"]
+        before = saved["names"][key] if is_choice else _at(saved, key)
+        now = given["names"].get(key) if is_choice else _at(given, key)
+        if before != now:
+            raise ConfigError(
+                f"trainer.resume: that run has {key}={before}, not {now}; only the trainer's schedule and device may "
+                "change (to start a new run from its result, give its support.npy as task.x_init)"
+            )
+    return config
+
+
+def _at(config: dict[str, Any], key: str) -> Any:
+    value: Any = config
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value

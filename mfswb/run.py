@@ -1,0 +1,171 @@
+"""One run from its configuration to its folder: builds the objects, trains, saves. The command line calls it."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from mfswb import __version__
+from mfswb.errors import ConfigError, DivergedError, MfswbError
+from mfswb.resume import continued_config
+from mfswb.runfolder import RunFolder, load_earlier, read_metrics
+from mfswb.trainer import Recorder, Trainer
+
+log = logging.getLogger(__name__)
+
+
+def run(cfg: DictConfig, folder: Path, overrides: list[str]) -> dict[str, Any]:
+    """Carry out the run that ``cfg`` describes and write it into ``folder``.
+
+    Args:
+        cfg: the composed configuration.
+        folder: where the run goes.
+        overrides: what the user typed, which decides whether a checkpoint may be continued.
+
+    Returns:
+        The summary, as in ``summary.json``.
+
+    Raises:
+        MfswbError: anything the user can mend; ``summary.json`` then says what happened.
+    """
+    started = time.perf_counter()
+    config = _plain(cfg)
+    earlier, state = None, None
+    resume = config["trainer"].pop("resume", None)
+    if resume is not None:
+        earlier, saved, state = load_earlier(Path(resume))
+        config = continued_config(saved, config, overrides)
+    recorder = RunFolder(folder, config, resumed_from=earlier)
+    summary: dict[str, Any] = {"status": "running", **_origin(config)}
+    recorder.summarize(summary)
+    if earlier is not None:
+        step = 0 if state is None else int(state["step"])
+        log.info("continuing %s from step %d", earlier, step)
+        recorder.keep_rows([] if state is None else read_metrics(earlier, step))
+
+    def finish(status: str, **more: Any) -> dict[str, Any]:
+        summary.update(status=status, seconds_total=round(time.perf_counter() - started, 3), **more)
+        recorder.summarize(summary)
+        return summary
+
+    try:
+        result = _train(config, recorder, state, folder)
+    except DivergedError as error:
+        finish("diverged", step=error.step, error=str(error))
+        raise
+    except MfswbError as error:
+        finish("failed", error=str(error))
+        raise
+    except KeyboardInterrupt:
+        finish("interrupted")
+        raise
+    return finish("finished", **result)
+
+
+def build(config: Mapping[str, Any]) -> Any:
+    """Build the object a configuration's ``_target_`` names; its errors come out as they are, not wrapped."""
+    try:
+        return instantiate(dict(config), _convert_="all")
+    except InstantiationException as error:
+        if isinstance(error.__cause__, MfswbError):
+            raise error.__cause__ from None
+        raise ConfigError(f"{config.get('_target_')}: {' '.join(str(error).split())}") from error
+
+
+def _bare(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The plain partial behind Hydra's: that one checks its target anew at every call, which takes a millisecond.
+
+    For what is called every step; the target has been checked when it was built.
+    """
+    return partial(call.func, *call.args, **call.keywords) if isinstance(call, partial) else call
+
+
+def _train(config: dict[str, Any], folder: RunFolder, state: dict[str, Any] | None, path: Path) -> dict[str, Any]:
+    trainer_config = dict(config["trainer"])
+    tensorboard = trainer_config.pop("tensorboard", False)
+    trainer: Trainer = build(trainer_config)
+    device, seed = trainer.torch_device(), int(config["seed"])
+    loss, slicing, optimizer = _bare(build(config["loss"])), build(config["slicing"]), build(config["optimizer"])
+    slicing = replace(slicing, sampler=_bare(slicing.sampler))
+    data = build(config["data"])
+    task = build(config["task"])(data, loss, slicing, device, trainer.torch_dtype(), seed)
+    log.info("%s, loss %s, seed %d, %s on %s", config["names"]["task"], config["names"]["loss"], seed, trainer.dtype, device)
+
+    recorder: Recorder = folder
+    if tensorboard:
+        from mfswb.tensorboard import WithTensorBoard
+
+        recorder = WithTensorBoard(folder, path)
+    try:
+        outcome = trainer.fit(task, optimizer, recorder, seed=seed, resume=state)
+    finally:
+        if tensorboard:
+            recorder.close()  # type: ignore[attr-defined]
+    saved = task.save(path)
+    return {
+        **{name: value for name, value in outcome.row.items() if name != "seconds"},
+        "seconds": round(outcome.seconds, 3),
+        "seconds_evaluation": round(outcome.seconds_evaluation, 3),
+        "steps_run": outcome.steps_run,
+        "device": str(device),
+        "threads": torch.get_num_threads(),
+        "files": [file.name for file in saved],
+    }
+
+
+def _plain(cfg: DictConfig) -> dict[str, Any]:
+    """The configuration as plain values, with relative paths of files made absolute so that it can be used anywhere."""
+    config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    assert isinstance(config, dict)
+
+    def absolute(value: Any) -> Any:
+        if isinstance(value, list):
+            return [absolute(item) for item in value]
+        if isinstance(value, str) and "." in value and Path(value.partition(".npz:")[0] + ".npz" if ".npz:" in value else value).is_file():
+            return str(Path(value).absolute())
+        return value
+
+    for section in ("data", "task"):
+        config[section] = {key: absolute(value) for key, value in config[section].items()}
+    return {str(key): value for key, value in config.items()}
+
+
+def _origin(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What made this run: names, seed, versions."""
+    return {
+        "names": config["names"],
+        "seed": config["seed"],
+        "versions": {
+            "mfswb": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
+        "git_revision": _git_revision(),
+    }
+
+
+def _git_revision() -> str | None:
+    root = Path(__file__).resolve().parents[1]
+    if not (root / ".git").exists():  # an installed copy may lie inside somebody else's repository
+        return None
+    try:
+        asked = subprocess.run(
+            ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return asked.stdout.strip() or None

@@ -1,0 +1,119 @@
+"""The folder of one run: configuration, metrics, checkpoint and summary, each written so that a crash loses nothing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from mfswb.errors import ConfigError, DataError
+from mfswb.files import replacing, write_json, write_text
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT, CONFIG, METRICS, SUMMARY = "checkpoint.pt", "config.yaml", "metrics.jsonl", "summary.json"
+_FORMAT = 1
+
+
+class RunFolder:
+    """Records one run; a :class:`mfswb.trainer.Recorder`.
+
+    Args:
+        path: the folder; made if it is not there.
+        config: the resolved configuration, of plain values.
+        resumed_from: the folder whose checkpoint this run continues, if any; it may be ``path`` itself.
+
+    Raises:
+        ConfigError: the folder holds another run, or cannot be written.
+    """
+
+    def __init__(self, path: Path, config: dict[str, Any], resumed_from: Path | None = None) -> None:
+        self.path, self.config = path, config
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            holds_a_run = any((path / name).exists() for name in (CHECKPOINT, SUMMARY, METRICS))
+            if holds_a_run and (resumed_from is None or path.resolve() != resumed_from.resolve()):
+                raise ConfigError(
+                    f"{path}: already holds a run; give another hydra.run.dir, or continue it with trainer.resume={path}"
+                )
+            write_text(path / CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+        except OSError as error:
+            raise ConfigError(f"{path}: the run's folder cannot be written ({error.strerror})") from None
+
+    def keep_rows(self, rows: list[dict[str, Any]]) -> None:
+        """Start the metrics with rows of an earlier part of the run."""
+        write_text(self.path / METRICS, "".join(json.dumps(row) + "\n" for row in rows))
+
+    def evaluated(self, row: dict[str, Any]) -> None:
+        """Append one line to ``metrics.jsonl``."""
+        with (self.path / METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def checkpoint(self, state: dict[str, Any]) -> None:
+        """Replace ``checkpoint.pt`` by a newer state."""
+        with replacing(self.path / CHECKPOINT) as temporary:
+            torch.save({"format": _FORMAT, "config": self.config, **state}, temporary)
+
+    def summarize(self, summary: dict[str, Any]) -> None:
+        """Replace ``summary.json``."""
+        write_json(self.path / SUMMARY, summary)
+
+
+def read_metrics(folder: Path, last_step: int | None = None) -> list[dict[str, Any]]:
+    """Rows of ``metrics.jsonl`` up to ``last_step``; a half-written last line, left by a kill, is not among them."""
+    file = folder / METRICS
+    if not file.is_file():
+        return []
+    rows = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            break
+        if last_step is None or row["step"] <= last_step:
+            rows.append(row)
+    return rows
+
+
+def load_earlier(path: Path) -> tuple[Path, dict[str, Any], dict[str, Any] | None]:
+    """What a run to be continued left behind.
+
+    Args:
+        path: a run folder, or a checkpoint file.
+
+    Returns:
+        The run's folder, its configuration, and its newest state; None if it was stopped before the first checkpoint.
+
+    Raises:
+        ConfigError: there is no run at ``path``.
+        DataError: the checkpoint is damaged, or no checkpoint of this program.
+    """
+    if path.is_file():
+        state = _load_checkpoint(path)
+        return path.parent, state["config"], state
+    if (path / CHECKPOINT).is_file():
+        state = _load_checkpoint(path / CHECKPOINT)
+        return path, state["config"], state
+    if (path / CONFIG).is_file():
+        config = yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))
+        return path, config, None
+    raise ConfigError(f"trainer.resume={path}: no run there (looked for {CHECKPOINT} and {CONFIG} from {Path.cwd()})")
+
+
+def _load_checkpoint(file: Path) -> dict[str, Any]:
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        raise DataError(f"{file}: not a readable checkpoint ({str(error).splitlines()[0][:120]})") from None
+    if not isinstance(state, Mapping) or state.get("format") != _FORMAT:
+        raise DataError(f"{file}: not a checkpoint of this program and version")
+    return dict(state)

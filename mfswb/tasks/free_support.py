@@ -1,0 +1,190 @@
+"""Free-support barycenters: the points of one measure move until it is a (fair) average of the marginals."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mfswb.errors import ConfigError, DataError
+from mfswb.measures import Measures, Points
+from mfswb.metrics import fairness_gap, mean_distance, wasserstein2_squared
+from mfswb.seeding import stream
+from mfswb.slicing import Slicing
+from mfswb.starts import initial_support
+from mfswb.trainer import Evaluation
+from mfswb.wasserstein import sliced_costs
+
+log = logging.getLogger(__name__)
+
+Loss = Callable[[Tensor], Tensor]
+
+
+class FreeSupportBarycenter:
+    """The problem behind the gaussian and pointcloud tasks and behind :func:`mfswb.sliced_barycenter`.
+
+    Args:
+        marginals: what to average.
+        loss: a reduction of the cost matrix.
+        slicing: directions of each step.
+        device: where to optimise.
+        dtype: floating-point type of the support.
+        seed: seeds the start and the subsample of the metric.
+        x_init: a start's name or file (see :func:`mfswb.starts.initial_support`), or points ``(n, d)``.
+        x_init_mean: centre of the ``gaussian`` start.
+        x_init_std: standard deviation of the ``gaussian`` start.
+        n_support: number of support points.
+        weights: masses of the support points; uniform if None.
+        p: order of the one-dimensional distances in the loss. Metrics are W_2^2 whatever ``p`` is.
+        scale_loss: multiply the loss by the number of support points, so that a learning rate means the same step
+            for any number (the paper does so for point clouds and colours, not for Gaussians).
+        metric_points: measures with more points are thinned to so many (seeded) before exact transport; such rows
+            are marked ``"metric_points"`` and the log says so. None never thins.
+    """
+
+    def __init__(
+        self,
+        marginals: Measures,
+        loss: Loss,
+        slicing: Slicing,
+        device: torch.device,
+        dtype: torch.dtype,
+        seed: int,
+        *,
+        x_init: str | Points = "sphere",
+        x_init_mean: list[float] | None = None,
+        x_init_std: float | None = None,
+        n_support: int | None = None,
+        weights: Points | None = None,
+        p: float = 2,
+        scale_loss: bool = True,
+        metric_points: int | None = 5000,
+    ) -> None:
+        if not p >= 1:
+            raise ConfigError(f"task.p={p}: the order must be at least 1")
+        if metric_points is not None and metric_points < 1:
+            raise ConfigError(f"task.metric_points={metric_points}: give a positive number, or null for all points")
+        self.marginals, self.seed = marginals, seed
+        if isinstance(x_init, str):
+            rng = stream(seed, "start")
+            x_init = initial_support(x_init, marginals, rng, n_support, mean=x_init_mean, std=x_init_std)
+        start = Measures.of([x_init], [weights], names=["x_init"])
+        if start.dim != marginals.dim:
+            raise DataError(f"x_init: its points have dimension {start.dim}, those of the marginals {marginals.dim}")
+        if n_support is not None and n_support != len(start.points[0]):
+            raise ConfigError(f"n_support={n_support}: x_init has {len(start.points[0])} points; leave it None")
+        self._loss, self._slicing, self._p = loss, slicing, p
+        self._device, self._dtype = device, dtype
+        self._metric_points = metric_points
+        self._weights = start.weights[0]
+        n = len(start.points[0])
+        self._loss_scale = float(n) if scale_loss else 1.0
+
+        self.support = self._tensor(marginals.frame.inward(start.points[0])).requires_grad_()
+        clouds = [self._tensor(marginals.frame.inward(cloud)) for cloud in marginals.points]
+        # One stacked tensor where sizes allow: it is projected and sorted in one go.
+        self._targets = torch.stack(clouds) if len(set(marginals.sizes)) == 1 else clouds
+        self._support_weights = None if self._weights is None else self._tensor(self._weights)
+        given = [None if w is None else self._tensor(w) for w in marginals.weights]
+        self._marginal_weights = None if all(w is None for w in given) else given
+        thinned = [m for m in (n, *marginals.sizes) if metric_points is not None and m > metric_points]
+        if thinned:
+            log.warning(
+                "metrics: measures of more than %d points are thinned to so many before exact transport, so F and W "
+                "are estimates (task.metric_points=null for all points)",
+                metric_points,
+            )
+        self._estimated = bool(thinned)
+        log.info("%d marginals of %s points, support of %d points in R^%d", len(marginals), _short(marginals.sizes), n, marginals.dim)
+
+    def parameters(self) -> list[Tensor]:
+        """The support, in working coordinates."""
+        return [self.support]
+
+    def loss(self, generator: torch.Generator) -> Tensor:
+        """Objective along fresh directions."""
+        theta = self._slicing.directions(self.marginals.dim, generator, self._dtype, self._device)
+        costs = sliced_costs(
+            self.support,
+            self._targets,
+            theta,
+            p=self._p,
+            support_weights=self._support_weights,
+            marginal_weights=self._marginal_weights,
+            chunk=self._slicing.chunk,
+        )
+        return self._loss(costs) * self._loss_scale
+
+    def project(self) -> None:
+        """Every support is feasible."""
+
+    def evaluate(self) -> Evaluation:
+        """Exact W_2^2 of the current support to every marginal, in the user's units."""
+        mine = self._thin("support", self.points(), self._weights)
+        distances = []
+        for k, cloud in enumerate(self.marginals.points):
+            theirs = self._thin(f"marginal {k}", cloud, self.marginals.weights[k])
+            distances.append(wasserstein2_squared(mine[0], theirs[0], mine[1], theirs[1]))
+        extra = {"metric_points": self._metric_points} if self._estimated else {}
+        return Evaluation(distances, fairness_gap(distances), mean_distance(distances), extra)
+
+    def points(self) -> Points:
+        """The current support in the user's coordinates, ``(n, d)`` in float64."""
+        return self.marginals.frame.outward(self.support.detach().cpu().double().numpy())
+
+    def state_dict(self) -> dict[str, Any]:
+        """The support and a fingerprint of the marginals."""
+        return {"support": self.support.detach(), "marginals": self.marginals.fingerprint()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved support.
+
+        Raises:
+            ConfigError: it was computed for other marginals, or has another shape or type.
+        """
+        if state["marginals"] != self.marginals.fingerprint():
+            raise ConfigError("trainer.resume: the data differ from those of the checkpoint; start a new run instead")
+        saved = state["support"]
+        if saved.shape != self.support.shape or saved.dtype != self.support.dtype:
+            raise ConfigError(
+                f"trainer.resume: the checkpoint holds a support of shape {tuple(saved.shape)} in {saved.dtype}, this run "
+                f"has {tuple(self.support.shape)} in {self.support.dtype}"
+            )
+        with torch.no_grad():
+            self.support.copy_(saved)
+
+    def save(self, folder: Path) -> list[Path]:
+        """Write ``support.npy``, ``barycenter.ply`` (up to 3 dimensions) and ``barycenter.png``; returns the paths."""
+        from mfswb.data.ply import write_ply
+        from mfswb.files import save_array
+        from mfswb.report.figures import barycenter_figure
+
+        support = self.points()
+        paths = [folder / "support.npy"]
+        save_array(paths[0], support)
+        if self.marginals.dim <= 3:
+            paths.append(folder / "barycenter.ply")
+            write_ply(paths[-1], support)
+        paths.append(folder / "barycenter.png")
+        barycenter_figure(paths[-1], support, self.marginals)
+        return paths
+
+    def _tensor(self, values: Points) -> Tensor:
+        return torch.tensor(values, dtype=self._dtype, device=self._device)
+
+    def _thin(self, name: str, cloud: Points, weights: Points | None) -> tuple[Points, Points | None]:
+        limit = self._metric_points
+        if limit is None or len(cloud) <= limit:
+            return cloud, weights
+        # The same points at every evaluation, so that rows of one run can be compared.
+        chosen = stream(self.seed, f"metric {name}").choice(len(cloud), size=limit, replace=False)
+        return cloud[chosen], None if weights is None else weights[chosen]
+
+
+def _short(sizes: tuple[int, ...]) -> str:
+    return str(sizes[0]) if len(set(sizes)) == 1 else ", ".join(map(str, sizes))

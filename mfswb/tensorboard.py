@@ -1,0 +1,44 @@
+"""Evaluations as TensorBoard scalars, beside the run folder's own files (an optional extra)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mfswb.errors import ConfigError
+from mfswb.trainer import Recorder
+
+
+class WithTensorBoard:
+    """A recorder that also writes every numeric entry of an evaluation as a TensorBoard scalar.
+
+    Raises:
+        ConfigError: the extra is not installed.
+    """
+
+    def __init__(self, inner: Recorder, folder: Path) -> None:
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError:
+            raise ConfigError(
+                "trainer.tensorboard=true: needs the package tensorboardX; install it with pip install 'mfswb[tensorboard]'"
+            ) from None
+        self._inner = inner
+        self._writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def evaluated(self, row: dict[str, Any]) -> None:
+        """Record one evaluation in both places."""
+        self._inner.evaluated(row)
+        for name, value in row.items():
+            if isinstance(value, (int, float)) and name != "step":
+                self._writer.add_scalar(name, value, row["step"])
+        for k, distance in enumerate(row["distances"]):
+            self._writer.add_scalar(f"distances/{k}", distance, row["step"])
+
+    def checkpoint(self, state: dict[str, Any]) -> None:
+        """Checkpoints go to the run folder alone."""
+        self._inner.checkpoint(state)
+
+    def close(self) -> None:
+        """Write what is buffered."""
+        self._writer.close()

@@ -1,0 +1,290 @@
+"""The one loop all tasks share: it knows no task, only a ``Problem``."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+from mfswb.errors import ConfigError, DivergedError
+
+log = logging.getLogger(__name__)
+
+# On a GPU reading the loss waits for it, so there the check for NaN looks at this many steps at once.
+_STEPS_BETWEEN_READS = 50
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Distances of the current iterate to every marginal, with whatever else a task measures."""
+
+    distances: list[float]
+    fairness_gap: float
+    mean_distance: float
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class Problem(Protocol):
+    """What the trainer optimises."""
+
+    def parameters(self) -> Iterable[Tensor]:
+        """Leaves the optimiser changes."""
+
+    def loss(self, generator: torch.Generator) -> Tensor:
+        """Scalar objective of one step; all its randomness comes from ``generator``."""
+
+    def project(self) -> None:
+        """Bring the parameters back into their feasible set after a step."""
+
+    def evaluate(self) -> Evaluation:
+        """Measure the current iterate; must not draw from the training generator."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values that define the iterate."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state_dict`` gave."""
+
+
+class Recorder(Protocol):
+    """Where a run's progress goes: a run folder, or a list in memory."""
+
+    def evaluated(self, row: dict[str, Any]) -> None:
+        """One evaluation, as a JSON-like row."""
+
+    def checkpoint(self, state: dict[str, Any]) -> None:
+        """A complete state to resume from."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: the last evaluation row and the time it took."""
+
+    row: dict[str, Any]
+    seconds: float
+    seconds_evaluation: float
+    steps_run: int
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """Runs ``steps`` optimiser steps with evaluations and checkpoints on schedule.
+
+    Attributes:
+        steps: number of optimiser steps.
+        eval_steps: steps (counted after the update; 0 is the start) to evaluate at. The last step always is.
+        eval_every: evaluate every so many steps too, from 0 on.
+        checkpoint_every: write a checkpoint every so many steps too; the start and the end always are.
+        device: ``auto`` (CUDA when there is one, else CPU), ``cpu``, ``cuda`` or ``cuda:N``.
+        dtype: ``float32`` or ``float64``.
+        threads: CPU threads for PyTorch and the sorts; null leaves PyTorch's choice.
+        progress: show a progress bar; null shows it on a terminal only.
+    """
+
+    steps: int
+    eval_steps: Sequence[int] = ()
+    eval_every: int | None = None
+    checkpoint_every: int | None = 1000
+    device: str = "auto"
+    dtype: str = "float32"
+    threads: int | None = None
+    progress: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise ConfigError(f"trainer.steps={self.steps}: must not be negative")
+        for name, value in [("eval_every", self.eval_every), ("checkpoint_every", self.checkpoint_every)]:
+            if value is not None and value < 1:
+                raise ConfigError(f"trainer.{name}={value}: give a positive number of steps, or null for never")
+        if any(step < 0 for step in self.eval_steps):
+            raise ConfigError(f"trainer.eval_steps={list(self.eval_steps)}: steps must not be negative")
+        if self.dtype not in DTYPES:
+            raise ConfigError(f"trainer.dtype={self.dtype}: choose float32 or float64")
+        if self.threads is not None and self.threads < 1:
+            raise ConfigError(f"trainer.threads={self.threads}: give a positive number, or null")
+
+    def torch_dtype(self) -> torch.dtype:
+        """The floating-point type of the iterate."""
+        return DTYPES[self.dtype]
+
+    def torch_device(self) -> torch.device:
+        """The device to run on.
+
+        Raises:
+            ConfigError: it is unknown or not there.
+        """
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        kind, _, number = self.device.partition(":")
+        if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
+            raise ConfigError(f"trainer.device={self.device}: choose auto, cpu, cuda or cuda:N")
+        if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+            raise ConfigError(
+                f"trainer.device={self.device}: PyTorch sees {torch.cuda.device_count()} CUDA devices here; "
+                "use trainer.device=cpu or auto"
+            )
+        return torch.device(self.device)
+
+    def is_evaluation_step(self, step: int) -> bool:
+        """Whether the schedule asks for an evaluation after ``step`` updates."""
+        return step == self.steps or step in self.eval_steps or (bool(self.eval_every) and step % self.eval_every == 0)  # type: ignore[operator]
+
+    def is_checkpoint_step(self, step: int) -> bool:
+        """Whether the schedule asks for a checkpoint after ``step`` updates."""
+        due = self.checkpoint_every is not None and step % self.checkpoint_every == 0
+        return step in (0, self.steps) or due
+
+    def fit(
+        self,
+        problem: Problem,
+        make_optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
+        recorder: Recorder,
+        *,
+        seed: int,
+        resume: Mapping[str, Any] | None = None,
+    ) -> Outcome:
+        """Optimise ``problem``.
+
+        Args:
+            problem: what to optimise, already on its device.
+            make_optimizer: takes the parameters.
+            recorder: gets evaluations and checkpoints.
+            seed: seeds the training generator: the same seed gives the same run.
+            resume: a state given to ``recorder.checkpoint`` earlier; the run goes on from there, bit for bit on a CPU.
+
+        Raises:
+            DivergedError: the loss or a parameter became infinite or NaN.
+        """
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        run = _Run(self, problem, make_optimizer(problem.parameters()), recorder, seed)
+        if resume is not None:
+            run.restore(resume)
+        with logging_redirect_tqdm([logging.getLogger()], tqdm_class=tqdm):
+            return run.complete()
+
+
+class _Run:
+    """The moving parts of one call of ``Trainer.fit``."""
+
+    def __init__(
+        self, trainer: Trainer, problem: Problem, optimizer: torch.optim.Optimizer, recorder: Recorder, seed: int
+    ) -> None:
+        self.trainer, self.problem, self.optimizer, self.recorder = trainer, problem, optimizer, recorder
+        self.generator = torch.Generator().manual_seed(seed)
+        self.parameters = list(problem.parameters())
+        self.step = 0
+        self.first_step = 0
+        self.loss: float | None = None
+        self.row: dict[str, Any] = {}
+        self.seconds = 0.0
+        self.seconds_evaluation = 0.0
+        self.resumed = False
+        self._unread: list[Tensor] = []
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.problem.load_state_dict(state["problem"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.generator.set_state(state["generator"])
+        self.step = self.first_step = int(state["step"])
+        self.loss, self.row = state["loss"], dict(state["row"])
+        self.seconds, self.seconds_evaluation = float(state["seconds"]), float(state["seconds_evaluation"])
+        self.resumed = True
+
+    def complete(self) -> Outcome:
+        steps = self.trainer.steps
+        if self.resumed:
+            if self.trainer.is_evaluation_step(self.step) and self.row.get("step") != self.step:
+                self._evaluate()
+        else:
+            self._on_schedule()
+        # disable=None: silent where standard error is no terminal
+        disable = None if self.trainer.progress is None else not self.trainer.progress
+        with tqdm(total=steps, initial=self.step, disable=disable, dynamic_ncols=True, mininterval=0.2) as bar:
+            while self.step < steps:
+                start = time.perf_counter()
+                self._advance()
+                self.seconds += time.perf_counter() - start
+                self._on_schedule()
+                if bar.update():
+                    bar.set_postfix(self._postfix(), refresh=False)
+        return Outcome(self.row, self.seconds, self.seconds_evaluation, self.step - self.first_step)
+
+    def _advance(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.problem.loss(self.generator)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.problem.project()
+        self.step += 1
+        self._unread.append(loss.detach())
+        if loss.device.type == "cpu" or len(self._unread) == _STEPS_BETWEEN_READS:
+            self._read_losses()
+
+    def _read_losses(self) -> None:
+        if not self._unread:
+            return
+        values = torch.stack(self._unread).tolist()
+        first = self.step - len(values) + 1
+        self._unread.clear()
+        for step, value in enumerate(values, start=first):
+            if not abs(value) < float("inf"):
+                raise self._diverged(step, f"the loss became {value}")
+        self.loss = values[-1]
+
+    def _diverged(self, step: int, what: str) -> DivergedError:
+        return DivergedError(
+            step, f"diverged at step {step}: {what}; try a smaller optimizer.lr, or check the scale of the data"
+        )
+
+    def _on_schedule(self) -> None:
+        evaluate, checkpoint = self.trainer.is_evaluation_step(self.step), self.trainer.is_checkpoint_step(self.step)
+        if not (evaluate or checkpoint):
+            return
+        self._read_losses()
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.parameters):
+            raise self._diverged(self.step, "the iterate is no longer finite")
+        if evaluate:
+            self._evaluate()
+        if checkpoint:
+            self.recorder.checkpoint(self._state())
+
+    def _evaluate(self) -> None:
+        start = time.perf_counter()
+        result = self.problem.evaluate()
+        self.seconds_evaluation += time.perf_counter() - start
+        self.row = {
+            "step": self.step,
+            "seconds": round(self.seconds, 4),
+            "loss": self.loss,
+            "fairness_gap": result.fairness_gap,
+            "mean_distance": result.mean_distance,
+            "distances": result.distances,
+            **result.extra,
+        }
+        log.info("step %d: F %.6g, W %.6g", self.step, result.fairness_gap, result.mean_distance)
+        self.recorder.evaluated(self.row)
+
+    def _postfix(self) -> dict[str, str]:
+        shown = {"loss": self.loss, "F": self.row.get("fairness_gap"), "W": self.row.get("mean_distance")}
+        return {name: f"{value:.4g}" for name, value in shown.items() if value is not None}
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "problem": self.problem.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self.generator.get_state(),
+            "loss": self.loss,
+            "row": self.row,
+            "seconds": self.seconds,
+            "seconds_evaluation": self.seconds_evaluation,
+        }
