@@ -62,7 +62,7 @@ def sliced_barycenter(
     support_weights: ArrayLike | Tensor | None = None,
     n_projections: int = 10,
     sampler: Sampler = uniform,
-    steps: int = 1000,
+    steps: int = 2000,
     lr: float | None = None,
     p: float = 2,
     seed: int = 0,
@@ -89,7 +89,7 @@ def sliced_barycenter(
         n_projections: directions a step.
         sampler: draws the directions.
         steps: number of steps.
-        lr: learning rate; ``0.1 * d`` by default. Scaled like this, a step of length ``d / 2`` moves every point onto
+        lr: learning rate; ``0.02 * d`` by default. Scaled like this, a step of length ``d / 2`` moves every point onto
             the average of its one-dimensional transports, whatever the units of the data.
         p: order of the one-dimensional distances.
         seed: seeds start and directions.
@@ -113,7 +113,8 @@ def sliced_barycenter(
     if isinstance(loss, str) and loss not in LOSSES:
         raise ConfigError(f"loss={loss!r}: choose one of {', '.join(LOSSES)}, or give a function of the cost matrix")
     measures = Measures.of(
-        [_array(cloud) for cloud in marginals], None if weights is None else [None if w is None else _array(w) for w in weights]
+        [_array(cloud) for cloud in marginals],
+        None if weights is None else [None if w is None else _array(w) for w in weights],
     )
     trainer = Trainer(
         steps, eval_every=eval_every, checkpoint_every=None, device=device, dtype=dtype, progress=progress or False
@@ -131,7 +132,7 @@ def sliced_barycenter(
         p=p,
     )
     memory = _Memory()
-    rate = 0.1 * measures.dim if lr is None else lr
+    rate = 0.02 * measures.dim if lr is None else lr
     outcome = trainer.fit(problem, partial(torch.optim.SGD, lr=rate), memory, seed=seed)
     return BarycenterResult(
         support=problem.points(),

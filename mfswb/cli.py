@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import sys
 from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
+from mfswb.configuration import config_dir, register_resolvers
 from mfswb.errors import MfswbError
 
 log = logging.getLogger(__name__)
-
-
-def config_dir() -> Path:
-    """The folder of configurations: inside the package when installed, at the top of the repository otherwise."""
-    package = Path(__file__).resolve().parent
-    inside = package / "configs"
-    return inside if inside.is_dir() else package.parent / "configs"
 
 
 def job(cfg: DictConfig) -> float | None:
@@ -50,8 +43,7 @@ def job(cfg: DictConfig) -> float | None:
 
 def main() -> None:
     """Entry point of ``mfswb-run``."""
-    # Part of a run's folder name, so that runs started at the same moment never share one.
-    OmegaConf.register_new_resolver("token", lambda: secrets.token_hex(3), use_cache=True, replace=True)
+    register_resolvers()
     hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="config")(job)()
 
 

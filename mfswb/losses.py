@@ -30,7 +30,7 @@ def mfswb(costs: Tensor, lam: float = 1.0) -> Tensor:
     r"""Marginal fairness SWB in dual form: average distance plus ``lam`` times the sliced fairness gap.
 
     ``S_k = mean_l C[k, l]``; ``mean_k S_k + lam * mean_{i<j} |S_i - S_j|`` (the dual form of Definition 1). Use it when
-    you want to set the price of unfairness yourself; ``lam`` has no unit. One marginal has no gap: the second term is 0.
+    you want to set the price of unfairness yourself; ``lam`` has no unit. One marginal has no gap.
 
     Example:
         >>> mfswb(torch.tensor([[1.0, 3.0], [4.0, 8.0]]), lam=0.5)
@@ -45,8 +45,8 @@ def mfswb(costs: Tensor, lam: float = 1.0) -> Tensor:
 def s_mfswb(costs: Tensor) -> Tensor:
     r"""Surrogate MFSWB: the largest sliced distance.
 
-    ``max_k SW_p^p(mu, mu_k) = C.mean(1).max()`` (the paper's s-MFSWB). Use it for a plain minimax of distances; from few
-    directions its Monte-Carlo estimate is biased upwards.
+    ``max_k SW_p^p(mu, mu_k) = C.mean(1).max()`` (the paper's s-MFSWB). Use it for a plain minimax of distances;
+    from few directions its Monte-Carlo estimate is biased upwards.
 
     Example:
         >>> s_mfswb(torch.tensor([[1.0, 9.0], [4.0, 8.0]]))
@@ -58,8 +58,8 @@ def s_mfswb(costs: Tensor) -> Tensor:
 def us_mfswb(costs: Tensor) -> Tensor:
     r"""Unbiased surrogate MFSWB: the average over directions of the largest one-dimensional distance.
 
-    ``E_theta max_k W_p^p(theta#mu, theta#mu_k) = C.max(0).mean()`` (the paper's us-MFSWB). Use it as the default fair surrogate:
-    an upper bound of ``s_mfswb`` whose estimate is unbiased with any number of directions.
+    ``E_theta max_k W_p^p(theta#mu, theta#mu_k) = C.max(0).mean()`` (the paper's us-MFSWB). Use it as the
+    default fair surrogate: an upper bound of ``s_mfswb`` whose estimate is unbiased with any number of directions.
 
     Example:
         >>> us_mfswb(torch.tensor([[1.0, 9.0], [4.0, 8.0]]))
@@ -72,8 +72,9 @@ def es_mfswb(costs: Tensor, detach_weights: bool = False) -> Tensor:
     r"""Energy-based surrogate MFSWB: directions count by how unfair they are.
 
     ``m_l = max_k C[k, l]``; ``sum_l softmax(m)_l m_l``: self-normalised importance sampling of
-    ``sigma(theta) ~ exp(max_k W_p^p)`` from uniform directions (the paper's es-MFSWB). Use it when the worst directions matter
-    most. The softmax sees W_p^p in the data's units: with small distances it is ``us_mfswb``, with large ones a maximum.
+    ``sigma(theta) ~ exp(max_k W_p^p)`` from uniform directions (the paper's es-MFSWB). Use it when the worst
+    directions matter most. The softmax sees W_p^p in the data's units: with small distances the loss is ``us_mfswb``,
+    with large ones a maximum over directions.
 
     Args:
         costs: ``(n_marginals, n_projections)``.

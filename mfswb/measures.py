@@ -150,4 +150,4 @@ def _masses(label: str, given: ArrayLike | None, n: int) -> Points | None:
         raise DataError(f"{label}: expected {n} weights, one a point, got shape {masses.shape}")
     if not np.isfinite(masses).all() or (masses < 0).any() or not masses.sum() > 0:
         raise DataError(f"{label}: weights must be finite, not negative and not all zero")
-    return masses / masses.sum()
+    return np.asarray(masses / masses.sum())

@@ -73,7 +73,7 @@ def mean_distance(distances: Sequence[float] | NDArray[np.float64]) -> float:
 
 
 def fairness_gap(distances: Sequence[float] | NDArray[np.float64]) -> float:
-    """``F = 2/(K(K-1)) sum_{i<j} |D_i - D_j|`` of the distances ``(K,)``; 0 for one marginal (Definition 1 of the paper).
+    """``F = 2/(K(K-1)) sum_{i<j} |D_i - D_j|`` of the distances ``(K,)``; 0 for one marginal (the paper's Def. 1).
 
     Example:
         >>> fairness_gap([1.0, 2.0, 6.0])
@@ -106,4 +106,4 @@ def _masses(name: str, given: ArrayLike | None, n: int) -> NDArray[np.float64]:
         raise DataError(f"{name}: expected {n} masses, got shape {masses.shape}")
     if not np.isfinite(masses).all() or (masses < 0).any() or not masses.sum() > 0:
         raise DataError(f"{name}: masses must be finite, not negative and not all zero")
-    return masses / masses.sum()
+    return np.asarray(masses / masses.sum())

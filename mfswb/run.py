@@ -17,6 +17,7 @@ import torch
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from mfswb import __version__
 from mfswb.errors import ConfigError, DivergedError, MfswbError
@@ -102,7 +103,9 @@ def _train(config: dict[str, Any], folder: RunFolder, state: dict[str, Any] | No
     slicing = replace(slicing, sampler=_bare(slicing.sampler))
     data = build(config["data"])
     task = build(config["task"])(data, loss, slicing, device, trainer.torch_dtype(), seed)
-    log.info("%s, loss %s, seed %d, %s on %s", config["names"]["task"], config["names"]["loss"], seed, trainer.dtype, device)
+    log.info(
+        "%s, loss %s, seed %d, %s on %s", config["names"]["task"], config["names"]["loss"], seed, trainer.dtype, device
+    )
 
     recorder: Recorder = folder
     if tensorboard:
@@ -128,13 +131,21 @@ def _train(config: dict[str, Any], folder: RunFolder, state: dict[str, Any] | No
 
 def _plain(cfg: DictConfig) -> dict[str, Any]:
     """The configuration as plain values, with relative paths of files made absolute so that it can be used anywhere."""
-    config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    try:
+        config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        key = f"{error.full_key}: " if error.full_key else ""
+        raise ConfigError(f"{key}{str(error.msg or error).splitlines()[0]}; give it on the command line") from None
     assert isinstance(config, dict)
 
     def absolute(value: Any) -> Any:
         if isinstance(value, list):
             return [absolute(item) for item in value]
-        if isinstance(value, str) and "." in value and Path(value.partition(".npz:")[0] + ".npz" if ".npz:" in value else value).is_file():
+        if (
+            isinstance(value, str)
+            and "." in value
+            and Path(value.partition(".npz:")[0] + ".npz" if ".npz:" in value else value).is_file()
+        ):
             return str(Path(value).absolute())
         return value
 
@@ -164,7 +175,10 @@ def _git_revision() -> str | None:
         return None
     try:
         asked = subprocess.run(
-            ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, timeout=10
+            ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            timeout=10,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -41,7 +41,7 @@ class RunFolder:
             holds_a_run = any((path / name).exists() for name in (CHECKPOINT, SUMMARY, METRICS))
             if holds_a_run and (resumed_from is None or path.resolve() != resumed_from.resolve()):
                 raise ConfigError(
-                    f"{path}: already holds a run; give another hydra.run.dir, or continue it with trainer.resume={path}"
+                    f"{path}: already holds a run; give another hydra.run.dir, or continue it: trainer.resume={path}"
                 )
             write_text(path / CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
         except OSError as error:

@@ -14,12 +14,11 @@ from mfswb.errors import ConfigError
 class Sampler(Protocol):
     """Draws ``n_projections`` unit vectors of R^dim, ``(n_projections, dim)``, from a CPU generator."""
 
-    def __call__(self, n_projections: int, dim: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor: ...
+    def __call__(self, n_projections: int, dim: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+        """Draw once."""
 
 
-def uniform(
-    n_projections: int, dim: int, generator: torch.Generator, dtype: torch.dtype = torch.float32
-) -> Tensor:
+def uniform(n_projections: int, dim: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Tensor:
     r"""Independent directions, uniform on the sphere: normalised Gaussian vectors.
 
     The stream of a seed is ``torch.randn(n_projections, dim)`` in float32, once a call, whatever ``dtype`` is asked
@@ -34,7 +33,8 @@ def uniform(
         (torch.Size([4, 3]), True)
     """
     normal = torch.randn(n_projections, dim, generator=generator).to(dtype)
-    return normal / normal.norm(dim=1, keepdim=True)
+    lengths: Tensor = normal.norm(dim=1, keepdim=True)
+    return normal / lengths
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ class Slicing:
 
     def directions(self, dim: int, generator: torch.Generator, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Directions of one step, ``(n_projections, dim)``, on ``device``; drawn on the CPU so that a seed means the
-        same directions everywhere."""
+        same directions everywhere.
+        """
         theta = self.sampler(self.n_projections, dim, generator, dtype)
         if device.type == "cpu":
             return theta

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ _MAX_POSITION = (1 << 28) - 1
 
 
 def sort_rows(values: Tensor) -> Tensor:
-    """Sort every row of a contiguous tensor ``(..., n)``, ascending. Consumes its argument: the storage may be reused."""
+    """Sort every row of a contiguous tensor ``(..., n)``, ascending. The argument's storage may be reused."""
     if values.device.type != "cpu":
         return torch.sort(values, dim=-1).values
     _for_row_blocks(_sort_block, values.view(-1, values.shape[-1]).numpy())
@@ -72,7 +73,7 @@ def _for_row_blocks(work: Callable[..., None], *arrays: np.ndarray) -> None:
         work(*arrays)
         return
     bounds = [rows * t // threads for t in range(threads + 1)]
-    blocks = [tuple(a[lo:hi] for a in arrays) for lo, hi in zip(bounds[:-1], bounds[1:], strict=True)]
+    blocks = [tuple(a[lo:hi] for a in arrays) for lo, hi in pairwise(bounds)]
     # The process id is part of the key: the threads of a pool do not survive a fork.
     pool = _pool(os.getpid(), threads - 1)
     others = [pool.submit(work, *block) for block in blocks[1:]]

@@ -27,7 +27,8 @@ def initial_support(
     Args:
         start: ``sphere``: uniform on the sphere around the marginals' centroid through their farthest point (for
             clouds normalised to the unit ball that is the unit sphere); ``gaussian``: an isotropic normal
-            distribution; ``marginal:K``: the points of marginal K; otherwise the path of an ``.npy`` file ``(n, d)`` (or ``FILE.npz:NAME``).
+            distribution; ``marginal:K``: the points of marginal K; otherwise the path of an ``.npy`` file
+            ``(n, d)``, or ``FILE.npz:NAME``.
         marginals: what is to be averaged.
         rng: source of randomness.
         n_support: number of points; None takes as many as the largest marginal has, but at most 2048. Marginals and
@@ -60,7 +61,7 @@ def initial_support(
         support = Measures.of([read_array(Path(start))], names=[f"task.x_init={start}"]).points[0]
         if support.shape[1] != marginals.dim:
             raise ConfigError(
-                f"task.x_init={start}: its points have dimension {support.shape[1]}, those of the marginals {marginals.dim}"
+                f"task.x_init={start}: its points have dimension {support.shape[1]}, the marginals' {marginals.dim}"
             )
     else:
         raise ConfigError(f"task.x_init={start}: unknown start; choose {_CHOICES}")

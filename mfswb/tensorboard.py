@@ -21,7 +21,7 @@ class WithTensorBoard:
             from tensorboardX import SummaryWriter
         except ImportError:
             raise ConfigError(
-                "trainer.tensorboard=true: needs the package tensorboardX; install it with pip install 'mfswb[tensorboard]'"
+                "trainer.tensorboard=true: needs tensorboardX; pip install 'mfswb[tensorboard]'"
             ) from None
         self._inner = inner
         self._writer = SummaryWriter(str(folder / "tensorboard"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 
 from mfswb.quantiles import QuantileCoupling, give_back, take, uniform_coupling, weighted_coupling
 from mfswb.sorting import argsort_rows, sort_rows
@@ -75,7 +75,9 @@ def sliced_costs(
         p=float(p),
         chunk=chunk or _default_chunk(support, groups),
         support_weights=None if weights is None else weights[0],
-        group_weights=None if weights is None else [torch.stack([weights[1][k] for k in ks]) for ks in members.values()],
+        group_weights=None
+        if weights is None
+        else [torch.stack([weights[1][k] for k in ks]) for ks in members.values()],
     )
     costs: Tensor = _SlicedCosts.apply(support, directions, plan, *groups)  # type: ignore[no-untyped-call]
     if len(groups) == 1:
@@ -96,7 +98,9 @@ class _Plan:
 class _Group:
     """Along a block of directions, one group of equal-sized marginals coupled with the support, rank by rank."""
 
-    def __init__(self, ranked: Tensor, order: Tensor, cloud: Tensor, plan: _Plan, g: int, directions: Tensor, ordered: bool):
+    def __init__(
+        self, ranked: Tensor, order: Tensor, cloud: Tensor, plan: _Plan, g: int, directions: Tensor, ordered: bool
+    ):
         projected = torch.matmul(directions, cloud.transpose(1, 2))  # (L, d) @ (G, d, m) -> (G, L, m)
         self.size = cloud.shape[1]
         self.order: Tensor | None = None
@@ -120,11 +124,14 @@ class _Group:
 
     def costs(self, p: float) -> Tensor:
         widths = self.coupling.widths
+        if p != 2:
+            return (self.residual.abs().pow(p) * widths).sum(-1)
+        squares: Tensor
         if isinstance(widths, float):
-            if p == 2:
-                return torch.linalg.vecdot(self.residual, self.residual) * widths
-            return self.residual.abs().pow(p).sum(-1) * widths
-        return (self.residual.abs().pow(p) * widths).sum(-1)
+            squares = torch.linalg.vecdot(self.residual, self.residual) * widths
+        else:
+            squares = torch.linalg.vecdot(self.residual * widths, self.residual)
+        return squares
 
     def pull(self, p: float, grad_costs: Tensor) -> Tensor:
         """Derivative by the residual, times the incoming ``(G, L)`` gradient: ``(G, L, pieces)``."""
@@ -137,7 +144,9 @@ class _Group:
 class _Block:
     """Everything the backward pass needs along one block of directions."""
 
-    def __init__(self, support: Tensor, groups: Sequence[Tensor], directions: Tensor, plan: _Plan, ordered: Sequence[bool]):
+    def __init__(
+        self, support: Tensor, groups: Sequence[Tensor], directions: Tensor, plan: _Plan, ordered: Sequence[bool]
+    ):
         self.directions = directions
         ranked, self.order = argsort_rows(torch.matmul(directions, support.t()))  # (L, n)
         self.groups = [
@@ -147,12 +156,14 @@ class _Block:
     def costs(self, p: float) -> Tensor:
         return torch.cat([group.costs(p) for group in self.groups])
 
-    def accumulate(self, p: float, grad_costs: Tensor, grad_support: Tensor | None, grad_groups: Sequence[Tensor | None]) -> None:
+    def accumulate(
+        self, p: float, grad_costs: Tensor, grad_support: Tensor | None, grad_groups: Sequence[Tensor | None]
+    ) -> None:
         """Add this block's share to the gradients of the support ``(n, d)`` and of the groups ``(G, m, d)``."""
         n = self.order.shape[-1]
         ranked_grad = self.directions.new_zeros(())
         sizes = [group.residual.shape[0] for group in self.groups]
-        for group, grad, grad_group in zip(self.groups, grad_costs.split(sizes), grad_groups, strict=True):
+        for group, grad, grad_group in zip(self.groups, torch.split(grad_costs, sizes), grad_groups, strict=True):
             pull = group.pull(p, grad)
             first, second = group.coupling.first, group.coupling.second
             if grad_group is not None and group.order is not None:
@@ -174,7 +185,7 @@ class _SlicedCosts(torch.autograd.Function):
     def forward(ctx: Any, support: Tensor, directions: Tensor, plan: _Plan, *groups: Tensor) -> Tensor:
         ordered = ctx.needs_input_grad[3:]
         differentiable = any(ctx.needs_input_grad)
-        blocks = directions.split(plan.chunk)
+        blocks = torch.split(directions, plan.chunk)
         costs: list[Tensor] = []
         ctx.block = None
         for part in blocks:
@@ -187,13 +198,15 @@ class _SlicedCosts(torch.autograd.Function):
         return torch.cat(costs, dim=1)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad_costs: Tensor) -> tuple[Tensor | None, ...]:
         support, directions, *groups = ctx.saved_tensors
         needs_support, ordered = ctx.needs_input_grad[0], ctx.needs_input_grad[3:]
         grad_support = torch.zeros_like(support) if needs_support else None
         grad_groups = [torch.zeros_like(g) if need else None for g, need in zip(groups, ordered, strict=True)]
-        for block, grad in zip(_blocks_again(ctx, support, directions, groups), grad_costs.split(ctx.plan.chunk, dim=1), strict=True):
+        for block, grad in zip(
+            _blocks_again(ctx, support, directions, groups), torch.split(grad_costs, ctx.plan.chunk, dim=1), strict=True
+        ):
             block.accumulate(ctx.plan.p, grad, grad_support, grad_groups)
         return grad_support, None, None, *grad_groups
 
@@ -202,7 +215,7 @@ def _blocks_again(ctx: Any, support: Tensor, directions: Tensor, groups: Sequenc
     if ctx.block is not None:
         yield ctx.block
         return
-    for part in directions.split(ctx.plan.chunk):
+    for part in torch.split(directions, ctx.plan.chunk):
         yield _Block(support, groups, part, ctx.plan, ctx.needs_input_grad[3:])
 
 
@@ -220,7 +233,9 @@ def _check(support: Tensor, clouds: Sequence[Tensor], directions: Tensor, p: flo
     named += [(f"marginals[{k}]", cloud) for k, cloud in enumerate(clouds)]
     for name, points in named:
         if points.dim() != 2 or 0 in points.shape:
-            raise ValueError(f"{name}: expected a non-empty (points, dimensions) tensor, got shape {tuple(points.shape)}")
+            raise ValueError(
+                f"{name}: expected a non-empty (points, dimensions) tensor, got shape {tuple(points.shape)}"
+            )
         if points.shape[1] != support.shape[1]:
             raise ValueError(f"{name}: has dimension {points.shape[1]}, but the support has {support.shape[1]}")
         if points.dtype != support.dtype or points.device != support.device:

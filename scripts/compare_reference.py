@@ -1,6 +1,6 @@
 """Compare our runs with figures of the published code: same marginals, same start, same stream of directions.
 
-    python scripts/compare_reference.py pointcloud gaussian [--reference FOLDER] [--jobs 2] [--last-step N] [--method NAME]
+    python scripts/compare_reference.py pointcloud gaussian [--reference FOLDER] [--jobs 2] [--last-step N]
 
 Prints a Markdown table an experiment and exits with 1 if a figure lies outside the bounds in ``experiments/NAME.yaml``.
 """
@@ -19,11 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra import compose, initialize_config_dir
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import OmegaConf
 
-from mfswb.cli import config_dir
+from mfswb.configuration import compose_config
 from mfswb.run import run
 from mfswb.runfolder import read_metrics
 
@@ -33,10 +30,9 @@ DEFAULT_REFERENCE = ROOT.parent / "shared" / "reference"
 
 @dataclass(frozen=True)
 class Figure:
-    """One compared figure: F and W of one run at one step, theirs and ours."""
+    """One compared figure: F and W of one run (or of the mean over its seeds) at one step, theirs and ours."""
 
     method: str
-    seed: int
     step: int
     theirs: dict[str, float]
     ours: dict[str, float]
@@ -71,15 +67,11 @@ def read_results(file: Path) -> dict[tuple[str, int, int], dict[str, float]]:
 
 def run_overrides(overrides: list[str]) -> dict[int, dict[str, float]]:
     """F and W by step of one run, made in a folder of its own that is removed afterwards."""
-    with tempfile.TemporaryDirectory() as folder, initialize_config_dir(str(config_dir()), version_base="1.3"):
-        OmegaConf.register_new_resolver("token", lambda: "comparison", replace=True)
-        cfg = compose("config", overrides=overrides, return_hydra_config=True)
-        HydraConfig.instance().set_config(cfg)
-        OmegaConf.set_readonly(cfg.hydra, False)
-        OmegaConf.set_struct(cfg, False)
-        cfg = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
-        run(cfg, Path(folder), overrides)
-        return {row["step"]: {"F": row["fairness_gap"], "W": row["mean_distance"]} for row in read_metrics(Path(folder))}
+    with tempfile.TemporaryDirectory() as folder:
+        run(compose_config(overrides), Path(folder), overrides)
+        return {
+            row["step"]: {"F": row["fairness_gap"], "W": row["mean_distance"]} for row in read_metrics(Path(folder))
+        }
 
 
 def compare(name: str, reference: Path, jobs: int, last_step: int | None, only: str | None) -> list[Figure]:
@@ -94,6 +86,7 @@ def compare(name: str, reference: Path, jobs: int, last_step: int | None, only: 
             *experiment["overrides"],
             *choice,
             *common,
+            *plan.get("method_overrides", {}).get(method, []),
             f"seed={seed}",
             f"trainer.steps={steps[-1]}",
             f"trainer.eval_steps={steps}".replace(" ", ""),
@@ -105,27 +98,34 @@ def compare(name: str, reference: Path, jobs: int, last_step: int | None, only: 
     }
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         ours = dict(zip(runs, pool.map(run_overrides, runs.values()), strict=True))
-    bounds = plan["within"]
-    return [
-        Figure(method, seed, step, theirs[method, seed, step], rows[step], bounds.get(method, bounds["default"]))
-        for (method, seed), rows in ours.items()
-        for step in steps
-    ]
+    figures: list[Figure] = []
+    for method in dict.fromkeys(method for method, _ in ours):
+        bounds = dict(plan["within"].get(method, plan["within"]["default"]))
+        of_mean = bounds.pop("of_mean", False)
+        seeds = [seed for chosen, seed in ours if chosen == method]
+        for step in steps:
+            pairs = [(theirs[method, seed, step], ours[method, seed][step]) for seed in seeds]
+            if of_mean:
+                pairs = [(average([pair[0] for pair in pairs]), average([pair[1] for pair in pairs]))]
+            figures += [Figure(method, step, published, found, bounds) for published, found in pairs]
+    return figures
+
+
+def average(rows: list[dict[str, float]]) -> dict[str, float]:
+    """Mean of F and W over seeds."""
+    return {name: sum(row[name] for row in rows) / len(rows) for name in ("F", "W")}
 
 
 def table(figures: list[Figure]) -> str:
-    """The comparison as Markdown: one row a method and step, means over seeds, and the largest deviations."""
+    """The comparison as Markdown: one row a method and step, means over seeds, and the largest deviation of a seed."""
     lines = ["| method | steps | W published | W ours | F published | F ours | largest deviation of W | of F |"]
     lines.append("|---|---:|---:|---:|---:|---:|---:|---:|")
     for method, step in dict.fromkeys((f.method, f.step) for f in figures):
         chosen = [f for f in figures if (f.method, f.step) == (method, step)]
-
-        def mean(side: str, name: str, chosen: list[Figure] = chosen) -> str:
-            return f"{sum(getattr(f, side)[name] for f in chosen) / len(chosen):.4g}"
-
+        published, found = average([f.theirs for f in chosen]), average([f.ours for f in chosen])
         worst = {name: max(f.deviations()[name] for f in chosen) for name in ("W", "F", "F_absolute")}
         mark = "" if all(f.holds() for f in chosen) else " **outside**"
-        cells = [method, str(step), mean("theirs", "W"), mean("ours", "W"), mean("theirs", "F"), mean("ours", "F")]
+        cells = [method, str(step), *(f"{side[name]:.4g}" for name in ("W", "F") for side in (published, found))]
         cells += [f"{100 * worst['W']:.2f} %", f"{worst['F_absolute']:.1e} ({100 * worst['F']:.1f} %){mark}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

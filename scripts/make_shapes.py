@@ -51,7 +51,9 @@ def plate(corners: list[tuple[float, float]], thickness: float, plane: str, at: 
     for a in range(4):
         b = (a + 1) % 4
         faces += [(a, b, b + 4), (a, b + 4, a + 4)]
-    return o3d.geometry.TriangleMesh(o3d.utility.Vector3dVector(np.array(vertices)), o3d.utility.Vector3iVector(np.array(faces)))
+    return o3d.geometry.TriangleMesh(
+        o3d.utility.Vector3dVector(np.array(vertices)), o3d.utility.Vector3iVector(np.array(faces))
+    )
 
 
 def _turn(mesh: Mesh, axis: str) -> Mesh:
@@ -61,8 +63,14 @@ def _turn(mesh: Mesh, axis: str) -> Mesh:
 
 def airplane() -> list[Mesh]:
     """A swept-wing airliner, nose along +x."""
-    wings = [plate([(0.35, 0.1 * s), (-0.1, 0.1 * s), (-0.55, 1.15 * s), (-0.35, 1.15 * s)], 0.04, "xy", -0.03) for s in (1, -1)]
-    tails = [plate([(-0.75, 0.05 * s), (-1.0, 0.05 * s), (-1.15, 0.42 * s), (-1.0, 0.42 * s)], 0.03, "xy", 0.06) for s in (1, -1)]
+    wings = [
+        plate([(0.35, 0.1 * s), (-0.1, 0.1 * s), (-0.55, 1.15 * s), (-0.35, 1.15 * s)], 0.04, "xy", -0.03)
+        for s in (1, -1)
+    ]
+    tails = [
+        plate([(-0.75, 0.05 * s), (-1.0, 0.05 * s), (-1.15, 0.42 * s), (-1.0, 0.42 * s)], 0.03, "xy", 0.06)
+        for s in (1, -1)
+    ]
     fin = plate([(-0.7, 0.08), (-1.0, 0.08), (-1.15, 0.5), (-1.0, 0.5)], 0.03, "xz", 0.0)
     engines = [cylinder(0.07, 0.3, (0.02, 0.42 * s, -0.13), "x") for s in (1, -1)]
     return [ellipsoid((1.1, 0.14, 0.14), (0, 0, 0)), *wings, *tails, fin, *engines]
@@ -70,7 +78,12 @@ def airplane() -> list[Mesh]:
 
 def bottle() -> list[Mesh]:
     """A bottle with a neck and a cap."""
-    return [cylinder(0.3, 1.1, (0, 0, 0)), cone(0.3, 0.5, (0, 0, 0.55)), cylinder(0.09, 0.5, (0, 0, 1.05)), cylinder(0.12, 0.1, (0, 0, 1.33))]
+    return [
+        cylinder(0.3, 1.1, (0, 0, 0)),
+        cone(0.3, 0.5, (0, 0, 0.55)),
+        cylinder(0.09, 0.5, (0, 0, 1.05)),
+        cylinder(0.12, 0.1, (0, 0, 1.33)),
+    ]
 
 
 def car() -> list[Mesh]:
@@ -101,7 +114,9 @@ def mug() -> list[Mesh]:
     handle = o3d.geometry.TriangleMesh.create_torus(0.27, 0.055, 40, 20)
     upright = handle.rotate(o3d.geometry.get_rotation_matrix_from_xyz((np.pi / 2, 0, 0)), center=(0, 0, 0))
     wall = o3d.geometry.TriangleMesh.create_cylinder(0.42, 0.95, 40)
-    lid = np.isclose(np.asarray(wall.vertices)[:, 2], 0.475) & (np.linalg.norm(np.asarray(wall.vertices)[:, :2], axis=1) < 0.1)
+    lid = np.isclose(np.asarray(wall.vertices)[:, 2], 0.475) & (
+        np.linalg.norm(np.asarray(wall.vertices)[:, :2], axis=1) < 0.1
+    )
     wall.remove_vertices_by_mask(lid)
     return [wall, upright.translate((0.52, 0, 0))]
 
@@ -126,7 +141,7 @@ def sample(parts: list[Mesh], seed: int) -> NDArray[np.float32]:
     o3d.utility.random.seed(seed)
     points = np.asarray(mesh.sample_points_poisson_disk(POINTS).points)
     points = points - points.mean(axis=0)
-    return (points / np.linalg.norm(points, axis=1).max()).astype(np.float32)
+    return np.asarray(points / np.linalg.norm(points, axis=1).max(), dtype=np.float32)
 
 
 def main() -> None:
@@ -136,7 +151,7 @@ def main() -> None:
     arguments = parser.parse_args()
     makers = [airplane, bottle, car, chair, lamp, mug, sofa, table]
     shapes = {make.__name__: sample(make(), seed) for seed, make in enumerate(makers)}
-    np.savez_compressed(OUTPUT, **shapes)
+    np.savez_compressed(OUTPUT, allow_pickle=False, **shapes)
     if arguments.preview is not None:
         from matplotlib.figure import Figure
 

@@ -1,0 +1,1 @@
+"""Readers, and built-in samples."""

@@ -43,8 +43,9 @@ def read_array(path: Path) -> NDArray[Any]:
         text, _, name = text.rpartition(":")
     file = existing_file(Path(text))
     try:
-        loaded = np.load(file, allow_pickle=False)
-        values = _member(file, loaded, name) if isinstance(loaded, np.lib.npyio.NpzFile) else loaded
+        with file.open("rb") as handle:  # left to NumPy, it stays open when an archive turns out to be damaged
+            loaded = np.load(handle, allow_pickle=False)
+            values = _member(file, loaded, name) if isinstance(loaded, np.lib.npyio.NpzFile) else loaded
     except DataError:
         raise
     except (ValueError, OSError, EOFError, KeyError, SyntaxError, zipfile.BadZipFile, NotImplementedError) as error:

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mfswb.data.arrays import existing_file, read_array, read_text
-from mfswb.data.ply import promised_vertices
 from mfswb.errors import ConfigError, DataError
 from mfswb.measures import Measures
 from mfswb.seeding import stream
@@ -28,7 +27,7 @@ def load_clouds(paths: Sequence[str], *, seed: int, n_points: int = 2048, normal
     """Marginals from files: one a file, or one a slice of an array ``(K, n, d)``.
 
     Args:
-        paths: PLY, PCD, OBJ, STL, OFF (through Open3D), XYZ, PTS, TXT, CSV, NPY and NPZ files (``FILE.npz:NAME`` for
+        paths: PLY, OBJ, STL, OFF (through trimesh), PCD (through Open3D), XYZ, PTS, TXT, CSV, NPY and NPZ files (``FILE.npz:NAME`` for
             one of several arrays). Files without triangles give their points, all of them.
         seed: seeds the sampling of meshes.
         n_points: points sampled on a mesh, uniformly by area.
@@ -65,35 +64,47 @@ def _read(path: Path, seed: int, position: int, n_points: int) -> NDArray[Any]:
         return read_array(path)
     if suffix in _TEXTS:
         return read_text(path)
-    if suffix in _CLOUDS or suffix in _MESHES:
-        return _read_with_open3d(existing_file(path), suffix, seed, position, n_points)
+    if suffix in _MESHES:
+        return _read_mesh(existing_file(path), suffix, seed, position, n_points)
+    if suffix in _CLOUDS:
+        return _read_with_open3d(existing_file(path))
     known = ", ".join(_MESHES + _CLOUDS + _TEXTS + _ARRAYS)
     raise DataError(f"{path}: unknown file type {suffix or '(no extension)'}; known are {known}")
 
 
-def _read_with_open3d(path: Path, suffix: str, seed: int, position: int, n_points: int) -> NDArray[np.float64]:
+def _read_mesh(path: Path, suffix: str, seed: int, position: int, n_points: int) -> NDArray[np.float64]:
+    # Not Open3D: it fills reordered or missing PLY properties with uninitialised memory, and drops an OBJ's quads.
+    import trimesh
+
+    try:
+        with path.open("rb") as file:
+            loaded = trimesh.load(file, file_type=suffix[1:], process=False, maintain_order=True, skip_materials=True)
+        geometry = loaded.to_geometry() if isinstance(loaded, trimesh.Scene) else loaded
+        points = np.array(geometry.vertices, dtype=np.float64)
+    except Exception as error:  # whatever a parser trips over, it is the file that is wrong
+        reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+        raise DataError(f"{path}: damaged, or not of type {suffix} ({reason[:120]})") from None
+    if points.ndim != 2 or len(points) == 0:
+        raise DataError(f"{path}: no points could be read; the file is empty, damaged or not of type {suffix}")
+    if not isinstance(geometry, trimesh.Trimesh) or len(geometry.faces) == 0:
+        return points
+    if not np.isfinite(points).all():
+        raise DataError(f"{path}: the mesh has vertices that are NaN or infinite")
+    if not geometry.area > 0:
+        raise DataError(f"{path}: the mesh has no area to sample points on")
+    sampled, _ = trimesh.sample.sample_surface(geometry, n_points, seed=stream(seed, f"mesh {position}"))
+    log.info("%s: a mesh of %d triangles, %d points sampled on it", path, len(geometry.faces), len(sampled))
+    return np.array(sampled, dtype=np.float64)
+
+
+def _read_with_open3d(path: Path) -> NDArray[np.float64]:
     o3d = import_open3d(path)
-    promised, faces = promised_vertices(path) if suffix == ".ply" else (None, None)
     # Open3D raises nothing: it logs, and returns something empty.
     with o3d.utility.VerbosityContextManager(o3d.utility.VerbosityLevel.Error):
-        if suffix in _CLOUDS or faces == 0:
-            points = np.asarray(o3d.io.read_point_cloud(str(path)).points)
-            triangles = 0
-        else:
-            mesh = o3d.io.read_triangle_mesh(str(path))
-            points, triangles = np.asarray(mesh.vertices), len(mesh.triangles)
-        if triangles:
-            if not np.isfinite(points).all():
-                raise DataError(f"{path}: the mesh has vertices that are NaN or infinite")
-            o3d.utility.random.seed(int(stream(seed, f"mesh {position}").integers(2**31)))
-            sampled = np.array(mesh.sample_points_uniformly(n_points).points)
-            log.info("%s: a mesh of %d triangles, %d points sampled on it", path, triangles, len(sampled))
-            points, promised = sampled, None
-    if promised is not None and promised != len(points):
-        raise DataError(f"{path}: its header promises {promised} points, but {len(points)} could be read")
+        points = np.array(o3d.io.read_point_cloud(str(path)).points, dtype=np.float64)
     if len(points) == 0:
-        raise DataError(f"{path}: no points could be read; the file is empty, damaged or not of type {suffix}")
-    return np.array(points, dtype=np.float64)
+        raise DataError(f"{path}: no points could be read; the file is empty, damaged or not of type .pcd")
+    return points
 
 
 def import_open3d(path: Path) -> Any:

@@ -33,10 +33,12 @@ def sample_gaussians(
         raise ConfigError("data.means: give at least one mean, as in 'data.means=[[0,0],[20,0]]'")
     d = len(means[0])
     counts = [sizes] * len(means) if isinstance(sizes, int) else list(sizes)
-    matrices = [np.eye(d)] * len(means) if covariances is None else [np.asarray(c, dtype=np.float64) for c in covariances]
+    matrices = (
+        [np.eye(d)] * len(means) if covariances is None else [np.asarray(c, dtype=np.float64) for c in covariances]
+    )
     if not len(counts) == len(matrices) == len(means):
         raise ConfigError(
-            f"data: {len(means)} means, but {len(matrices)} covariances and {len(counts)} sizes; give one of each a marginal"
+            f"data: {len(means)} means, but {len(matrices)} covariances and {len(counts)} sizes; give one of each"
         )
     rng = stream(seed, "gaussians")
     clouds = []

@@ -13,7 +13,8 @@ from mfswb.measures import Measures
 
 _FILE = "reconstruct_random_50_shapenetcore55.npy"
 _URLS = tuple(
-    f"https://raw.githubusercontent.com/khainb/MFSWB/{branch}/PointCloudAveraging/{_FILE}" for branch in ("main", "master")
+    f"https://raw.githubusercontent.com/khainb/MFSWB/{branch}/PointCloudAveraging/{_FILE}"
+    for branch in ("main", "master")
 )
 _SHA256 = "bf4f0b20da8cb6c450c23ac126c625facd1fc309853abcb2e098ad9f1a4139cf"
 _SHAPE = (50, 2048, 3)

@@ -13,7 +13,7 @@ from mfswb.files import replacing
 from mfswb.measures import Measures, Points
 
 BARYCENTER_COLOUR = "#c1272d"
-# Okabe and Ito's palette, safe for colour-blind readers; vermilion is left out for its likeness to the barycenter's red.
+# Okabe and Ito's palette, safe for colour-blind readers; vermilion is left out: it is too like the barycenter's red.
 MARGINAL_COLOURS = ("#0072b2", "#009e73", "#e69f00", "#56b4e9", "#cc79a7", "#999999", "#f0e442")
 _MOST_PANELS = 8
 _MOST_DRAWN = 20_000

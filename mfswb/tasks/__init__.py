@@ -1,0 +1,1 @@
+"""What each task optimises, and what it saves."""

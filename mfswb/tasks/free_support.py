@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -100,7 +99,13 @@ class FreeSupportBarycenter:
                 metric_points,
             )
         self._estimated = bool(thinned)
-        log.info("%d marginals of %s points, support of %d points in R^%d", len(marginals), _short(marginals.sizes), n, marginals.dim)
+        log.info(
+            "%d marginals of %s points, support of %d points in R^%d",
+            len(marginals),
+            _short(marginals.sizes),
+            n,
+            marginals.dim,
+        )
 
     def parameters(self) -> list[Tensor]:
         """The support, in working coordinates."""
@@ -152,7 +157,7 @@ class FreeSupportBarycenter:
         saved = state["support"]
         if saved.shape != self.support.shape or saved.dtype != self.support.dtype:
             raise ConfigError(
-                f"trainer.resume: the checkpoint holds a support of shape {tuple(saved.shape)} in {saved.dtype}, this run "
+                f"trainer.resume: the checkpoint holds a support {tuple(saved.shape)} in {saved.dtype}, this run "
                 f"has {tuple(self.support.shape)} in {self.support.dtype}"
             )
         with torch.no_grad():

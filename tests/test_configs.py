@@ -1,0 +1,121 @@
+"""Contracts over every file in configs/: each choice of each group runs, and says the same as the library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from mfswb.configuration import compose_config, config_dir
+from mfswb.errors import ConfigError
+from mfswb.losses import LOSSES
+from mfswb.run import build, run
+
+
+def choices(group: str) -> list[str]:
+    found = sorted(file.stem for file in (config_dir() / group).glob("*.yaml"))
+    assert found, group
+    return found
+
+
+SMALL = ["trainer.steps=3", "trainer.eval_steps=[]", "task.n_support=30", "slicing.n_projections=5"]
+DATA_FOR = {"clouds": ["data.paths=[a.npy,b.npy]"], "shapenet50": ["data.path=missing.npy"]}
+
+
+@pytest.fixture
+def clouds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        np.save(tmp_path / f"{name}.npy", np.random.default_rng(ord(name)).normal(size=(40, 3)))
+    return tmp_path
+
+
+def finish(folder: Path, overrides: list[str]) -> dict[str, Any]:
+    summary = run(compose_config(overrides), folder / "run", overrides)
+    assert summary["status"] == "finished"
+    assert summary["step"] == 3
+    assert np.isfinite(
+        [summary["fairness_gap"], summary["mean_distance"], *summary["distances"], summary["loss"]]
+    ).all()
+    assert {"config.yaml", "metrics.jsonl", "summary.json", "checkpoint.pt"} <= {
+        p.name for p in (folder / "run").iterdir()
+    }
+    return summary
+
+
+@pytest.mark.parametrize("task", choices("task"))
+@pytest.mark.parametrize("loss", choices("loss"))
+def test_every_loss_runs_on_every_task(clouds: Path, task: str, loss: str) -> None:
+    data = ["data=clouds", *DATA_FOR["clouds"], "task.x_init_mean=null"]
+    finish(clouds, [f"task={task}", f"loss={loss}", *data, *SMALL])
+
+
+@pytest.mark.parametrize("task", choices("task"))
+def test_every_task_runs_on_its_own_data(clouds: Path, task: str) -> None:
+    finish(clouds, [f"task={task}", *SMALL, "task.metric_points=50"])
+
+
+@pytest.mark.parametrize("data", [name for name in choices("data") if name != "shapenet50"])
+def test_every_data_set_runs(clouds: Path, data: str) -> None:
+    finish(clouds, [f"data={data}", *DATA_FOR.get(data, []), *SMALL, "task.metric_points=50"])
+
+
+@pytest.mark.parametrize("group", ["slicing", "optimizer", "trainer"])
+def test_every_other_choice_runs(clouds: Path, group: str) -> None:
+    for position, choice in enumerate(choices(group)):
+        folder = clouds / str(position)
+        folder.mkdir()
+        finish(folder, [f"{group}={choice}", "data=clouds", *DATA_FOR["clouds"], *SMALL])
+
+
+def test_losses_by_name_are_those_of_the_configs() -> None:
+    assert set(LOSSES) == set(choices("loss"))
+    costs = torch.rand(3, 7, generator=torch.Generator().manual_seed(0))
+    for name, function in LOSSES.items():
+        config = yaml.safe_load((config_dir() / "loss" / f"{name}.yaml").read_text())
+        assert torch.equal(build(config)(costs), function(costs))
+
+
+@pytest.mark.parametrize("task", choices("task"))
+def test_published_settings(task: str) -> None:
+    cfg = compose_config([f"task={task}"])
+    published = {
+        "gaussian": (100, 0.01, 5000, False, [0, 1000, 5000]),
+        "pointcloud": (10, 0.01, 10000, True, [0, 1000, 5000, 10000]),
+    }
+    found = (
+        cfg.slicing.n_projections,
+        cfg.optimizer.lr,
+        cfg.trainer.steps,
+        cfg.task.scale_loss,
+        cfg.trainer.eval_steps,
+    )
+    assert found == published[task]
+    assert cfg.optimizer["_target_"] == "torch.optim.SGD"
+
+
+@pytest.mark.parametrize(
+    "file", sorted((config_dir().parent / "experiments").glob("*.yaml")), ids=lambda file: file.stem
+)
+def test_every_experiment_composes(file: Path) -> None:
+    experiment = yaml.safe_load(file.read_text())
+    assert f"compare_reference.py {file.stem}" in file.read_text()
+    for method in experiment["methods"].values():
+        cfg = compose_config([*experiment["overrides"], *method, f"seed={experiment['seeds'][0]}"])
+        assert cfg.names.loss in LOSSES
+
+
+def test_a_wrong_argument_is_one_line() -> None:
+    with pytest.raises(ConfigError, match="mfswb.losses.mfswb") as caught:
+        build({"_target_": "mfswb.losses.mfswb", "costs": None, "lamda": 1})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_value_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"data\.paths"):
+        run(compose_config(["data=clouds"]), Path("never-made"), [])
+    assert not Path("never-made").exists()

@@ -1,0 +1,84 @@
+"""Exact transport and what is made of it."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
+from scipy.spatial.distance import cdist
+
+import mfswb.metrics
+from mfswb.errors import DataError, NotConvergedError
+from mfswb.metrics import fairness_gap, mean_distance, wasserstein2_squared
+
+
+def points(seed: int, n: int, d: int = 3) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((n, d))
+
+
+def test_equals_the_optimal_assignment() -> None:
+    x, y = points(0, 40), points(1, 40)
+    cost = cdist(x, y, "sqeuclidean")
+    rows, columns = linear_sum_assignment(cost)
+    assert wasserstein2_squared(x, y) == pytest.approx(cost[rows, columns].mean(), rel=1e-12)
+
+
+@pytest.mark.parametrize("d", [1, 2, 64])
+def test_a_shift_costs_its_square(d: int) -> None:
+    x, shift = points(2, 25, d), points(3, 1, d)
+    assert wasserstein2_squared(x, x + shift) == pytest.approx(float((shift**2).sum()), rel=1e-9)
+
+
+def test_a_far_off_origin_costs_no_digits() -> None:
+    x = points(4, 50) + np.array([5e5, 5.4e6, 100.0])
+    assert wasserstein2_squared(x, x + 0.01) == pytest.approx(3e-4, rel=1e-5)
+
+
+def test_weights_are_scaled_and_repeat_points() -> None:
+    x, y = points(5, 3), points(6, 4)
+    weighted = wasserstein2_squared(x, y, [2, 1, 1], None)
+    assert weighted == pytest.approx(wasserstein2_squared(x[[0, 0, 1, 2]], y), rel=1e-9)
+
+
+def test_one_point_each() -> None:
+    assert wasserstein2_squared([[1.0]], [[4.0]]) == 9.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([[np.nan, 0.0]], [[0.0, 0.0]]), "x: 1 of 1 points are not finite"),
+        (([[0.0, 0.0]], [[np.inf, 0.0]]), "y: 1 of 1 points are not finite"),
+        (([[0.0, 0.0]], [[0.0]]), "dimension"),
+        ((np.zeros((0, 2)), [[0.0, 0.0]]), "non-empty"),
+        (([[0.0]], [[1.0]], [1.0, 2.0]), "expected 1 masses"),
+        (([[0.0]], [[1.0]], [-1.0]), "not negative"),
+        (([[1e200]], [[-1e200]]), "overflow"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_bad_input_is_an_error(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        wasserstein2_squared(*arguments)
+
+
+def test_the_cap_is_raised_until_the_solver_converges(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = points(7, 80), points(8, 80)
+    exact = wasserstein2_squared(x, y)
+    monkeypatch.setattr(mfswb.metrics, "_ITERATION_CAPS", (10, 100_000))
+    assert wasserstein2_squared(x, y) == exact
+    monkeypatch.setattr(mfswb.metrics, "_ITERATION_CAPS", (5, 10))
+    with pytest.raises(NotConvergedError, match="did not converge"):
+        wasserstein2_squared(x, y)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=7))
+def test_gap_and_mean_are_their_definitions(distances: list[float]) -> None:
+    pairs = [abs(a - b) for a, b in combinations(distances, 2)]
+    assert fairness_gap(distances) == pytest.approx(sum(pairs) / len(pairs) if pairs else 0.0, rel=1e-9, abs=1e-9)
+    assert mean_distance(distances) == pytest.approx(sum(distances) / len(distances))
