@@ -25,3 +25,9 @@ class DivergedError(MfswbError, ArithmeticError):
     def __init__(self, step: int, message: str) -> None:
         super().__init__(message)
         self.step = step
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of somebody else's code says, on one line; its type where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__

@@ -6,21 +6,20 @@ import logging
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from torch import Tensor
 
 from mfswb import __version__
-from mfswb.errors import ConfigError, DivergedError, MfswbError
+from mfswb.building import bare, build
+from mfswb.errors import ConfigError, DivergedError, MfswbError, first_line
 from mfswb.resume import continued_config
 from mfswb.runfolder import RunFolder, load_earlier, read_metrics
 from mfswb.trainer import Recorder, Trainer
@@ -73,36 +72,32 @@ def run(cfg: DictConfig, folder: Path, overrides: list[str]) -> dict[str, Any]:
     except KeyboardInterrupt:
         finish("interrupted")
         raise
+    except Exception as error:
+        finish("failed", error=f"{type(error).__name__}: {first_line(error)}")
+        raise
     return finish("finished", **result)
-
-
-def build(config: Mapping[str, Any]) -> Any:
-    """Build the object a configuration's ``_target_`` names; its errors come out as they are, not wrapped."""
-    try:
-        return instantiate(dict(config), _convert_="all")
-    except InstantiationException as error:
-        if isinstance(error.__cause__, MfswbError):
-            raise error.__cause__ from None
-        raise ConfigError(f"{config.get('_target_')}: {' '.join(str(error).split())}") from error
-
-
-def _bare(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The plain partial behind Hydra's: that one checks its target anew at every call, which takes a millisecond.
-
-    For what is called every step; the target has been checked when it was built.
-    """
-    return partial(call.func, *call.args, **call.keywords) if isinstance(call, partial) else call
 
 
 def _train(config: dict[str, Any], folder: RunFolder, state: dict[str, Any] | None, path: Path) -> dict[str, Any]:
     trainer_config = dict(config["trainer"])
     tensorboard = trainer_config.pop("tensorboard", False)
-    trainer: Trainer = build(trainer_config)
+
+    def built(section: str) -> Any:
+        settings = trainer_config if section == "trainer" else config[section]
+        return build(section, settings, allow_foreign=bool(config["allow_foreign_targets"]))
+
+    def make_optimizer(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        try:
+            made: torch.optim.Optimizer = optimizer(parameters)
+        except ValueError as error:
+            raise ConfigError(f"optimizer: {first_line(error)}") from error
+        return made
+
+    trainer: Trainer = built("trainer")
     device, seed = trainer.torch_device(), int(config["seed"])
-    loss, slicing, optimizer = _bare(build(config["loss"])), build(config["slicing"]), build(config["optimizer"])
-    slicing = replace(slicing, sampler=_bare(slicing.sampler))
-    data = build(config["data"])
-    task = build(config["task"])(data, loss, slicing, device, trainer.torch_dtype(), seed)
+    loss, slicing, optimizer = bare(built("loss")), built("slicing"), built("optimizer")
+    slicing = replace(slicing, sampler=bare(slicing.sampler))
+    task = built("task")(built("data"), loss, slicing, device, trainer.torch_dtype(), seed)
     log.info(
         "%s, loss %s, seed %d, %s on %s", config["names"]["task"], config["names"]["loss"], seed, trainer.dtype, device
     )
@@ -113,7 +108,7 @@ def _train(config: dict[str, Any], folder: RunFolder, state: dict[str, Any] | No
 
         recorder = WithTensorBoard(folder, path)
     try:
-        outcome = trainer.fit(task, optimizer, recorder, seed=seed, resume=state)
+        outcome = trainer.fit(task, make_optimizer, recorder, seed=seed, resume=state)
     finally:
         if tensorboard:
             recorder.close()  # type: ignore[attr-defined]

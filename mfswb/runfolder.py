@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import yaml
 
-from mfswb.errors import ConfigError, DataError
+from mfswb.errors import ConfigError, DataError, first_line
 from mfswb.files import replacing, write_json, write_text
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ def _load_checkpoint(file: Path) -> dict[str, Any]:
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        raise DataError(f"{file}: not a readable checkpoint ({str(error).splitlines()[0][:120]})") from None
+        raise DataError(f"{file}: not a readable checkpoint ({first_line(error)})") from None
     if not isinstance(state, Mapping) or state.get("format") != _FORMAT:
         raise DataError(f"{file}: not a checkpoint of this program and version")
     return dict(state)

@@ -10,10 +10,11 @@ import pytest
 import torch
 import yaml
 
+from mfswb.building import build
 from mfswb.configuration import compose_config, config_dir
 from mfswb.errors import ConfigError
 from mfswb.losses import LOSSES
-from mfswb.run import build, run
+from mfswb.run import run
 
 
 def choices(group: str) -> list[str]:
@@ -77,7 +78,7 @@ def test_losses_by_name_are_those_of_the_configs() -> None:
     costs = torch.rand(3, 7, generator=torch.Generator().manual_seed(0))
     for name, function in LOSSES.items():
         config = yaml.safe_load((config_dir() / "loss" / f"{name}.yaml").read_text())
-        assert torch.equal(build(config)(costs), function(costs))
+        assert torch.equal(build("loss", config)(costs), function(costs))
 
 
 @pytest.mark.parametrize("task", choices("task"))
@@ -109,10 +110,30 @@ def test_every_experiment_composes(file: Path) -> None:
         assert cfg.names.loss in LOSSES
 
 
-def test_a_wrong_argument_is_one_line() -> None:
-    with pytest.raises(ConfigError, match="mfswb.losses.mfswb") as caught:
-        build({"_target_": "mfswb.losses.mfswb", "costs": None, "lamda": 1})
+@pytest.mark.parametrize(
+    ("section", "settings", "message"),
+    [
+        ("loss", {"_target_": "mfswb.losses.mfswb", "lamda": 1}, r"loss\.lamda: unknown setting .* did you mean lam"),
+        ("loss", {"_target_": "mfswb.losses.mfswb", "lam": "big"}, r"loss\.lam=big: expected float, got str"),
+        (
+            "trainer",
+            {"_target_": "mfswb.trainer.Trainer", "steps": 2.5},
+            r"trainer\.steps=2\.5: expected int, got float",
+        ),
+        ("data", {"_target_": "os.mkdir", "path": "owned"}, r"data\._target_=os\.mkdir: only targets in"),
+        (
+            "slicing",
+            {"_target_": "mfswb.slicing.Slicing", "sampler": {"_target_": "os.mkdir"}},
+            r"slicing\.sampler\._target_",
+        ),
+        ("loss", {"_target_": "mfswb.losses.fair"}, "there is no such function"),
+    ],
+)
+def test_wrong_settings_are_named(section: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        build(section, settings)
     assert "\n" not in str(caught.value)
+    assert not Path("owned").exists()
 
 
 def test_a_missing_value_is_named() -> None:

@@ -86,7 +86,7 @@ def test_bad_text_is_named_with_its_line(tmp_path: Path, text: str, message: str
 
 
 def test_a_cloud_survives_being_written_and_read(tmp_path: Path) -> None:
-    far = POINTS + [5e5, 5.4e6, 0]
+    far = [*POINTS, 500000.0, 5400000.0, 0]
     write_ply(tmp_path / "a.ply", far)
     np.testing.assert_array_equal(load(tmp_path / "a.ply")[0], far)
     write_ply(tmp_path / "b.ply", POINTS[:, :2])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mfswb.errors import DataError
+from mfswb.errors import DataError, first_line
 
 
 def existing_file(path: Path) -> Path:
@@ -49,7 +49,7 @@ def read_array(path: Path) -> NDArray[Any]:
     except DataError:
         raise
     except (ValueError, OSError, EOFError, KeyError, SyntaxError, zipfile.BadZipFile, NotImplementedError) as error:
-        raise DataError(f"{path}: not a readable NumPy file of numbers ({_first_line(error)})") from None
+        raise DataError(f"{path}: not a readable NumPy file of numbers ({first_line(error)})") from None
     array = np.asarray(values)
     if array.dtype.kind not in "iuf":
         raise DataError(f"{path}: expected an array of numbers, got {array.dtype}")
@@ -113,7 +113,3 @@ def read_text(path: Path) -> NDArray[np.float64]:
     if promised is not None and promised != len(rows):
         raise DataError(f"{path}: its first line promises {promised} points, but {len(rows)} follow")
     return np.array(rows, dtype=np.float64)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

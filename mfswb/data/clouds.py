@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mfswb.data.arrays import existing_file, read_array, read_text
-from mfswb.errors import ConfigError, DataError
+from mfswb.errors import ConfigError, DataError, first_line
 from mfswb.measures import Measures
 from mfswb.seeding import stream
 
@@ -27,8 +27,8 @@ def load_clouds(paths: Sequence[str], *, seed: int, n_points: int = 2048, normal
     """Marginals from files: one a file, or one a slice of an array ``(K, n, d)``.
 
     Args:
-        paths: PLY, OBJ, STL, OFF (through trimesh), PCD (through Open3D), XYZ, PTS, TXT, CSV, NPY and NPZ files (``FILE.npz:NAME`` for
-            one of several arrays). Files without triangles give their points, all of them.
+        paths: PLY, OBJ, STL, OFF (through trimesh), PCD (through Open3D), XYZ, PTS, TXT, CSV, NPY and NPZ files
+            (``FILE.npz:NAME`` for one of several arrays). Files without triangles give their points, all of them.
         seed: seeds the sampling of meshes.
         n_points: points sampled on a mesh, uniformly by area.
         normalize: see :meth:`mfswb.measures.Measures.of`.
@@ -82,8 +82,7 @@ def _read_mesh(path: Path, suffix: str, seed: int, position: int, n_points: int)
         geometry = loaded.to_geometry() if isinstance(loaded, trimesh.Scene) else loaded
         points = np.array(geometry.vertices, dtype=np.float64)
     except Exception as error:  # whatever a parser trips over, it is the file that is wrong
-        reason = (str(error).splitlines() or [""])[0] or type(error).__name__
-        raise DataError(f"{path}: damaged, or not of type {suffix} ({reason[:120]})") from None
+        raise DataError(f"{path}: damaged, or not of type {suffix} ({first_line(error)})") from None
     if points.ndim != 2 or len(points) == 0:
         raise DataError(f"{path}: no points could be read; the file is empty, damaged or not of type {suffix}")
     if not isinstance(geometry, trimesh.Trimesh) or len(geometry.faces) == 0:
@@ -117,7 +116,7 @@ def import_open3d(path: Path) -> Any:
         import open3d
     except (ImportError, OSError) as error:
         raise DataError(
-            f"{path}: reading this type needs Open3D, which does not load here ({str(error).splitlines()[0]}); "
+            f"{path}: reading this type needs Open3D, which does not load here ({first_line(error)}); "
             "on Debian and Ubuntu: apt-get install libusb-1.0-0 libgl1 libegl1 libgomp1 libx11-6"
         ) from None
     return open3d

@@ -1,0 +1,85 @@
+"""Objects from the ``_target_`` entries of a configuration, with settings checked before anything is called."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from functools import partial
+from importlib import import_module
+from typing import Any, get_type_hints
+
+import typeguard
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+
+from mfswb.errors import ConfigError, MfswbError, first_line
+
+# Only code of these packages is called for a configuration, which may come from a stranger's checkpoint.
+_TRUSTED = ("mfswb.", "torch.optim.")
+
+
+def build(section: str, config: Mapping[str, Any], *, allow_foreign: bool = False) -> Any:
+    """Build what a section of the configuration describes.
+
+    Args:
+        section: its name, for error messages.
+        config: settings with a ``_target_``, and ``_partial_: true`` where more arguments come later.
+        allow_foreign: let targets lie outside this package and ``torch.optim``.
+
+    Raises:
+        ConfigError: an unknown target or setting, a value of a wrong type, or a constructor that refuses.
+        MfswbError: whatever the constructor raises on purpose, as it is.
+    """
+    _check(section, config, allow_foreign)
+    try:
+        return instantiate(dict(config), _convert_="all")
+    except InstantiationException as error:
+        if isinstance(error.__cause__, MfswbError):
+            raise error.__cause__ from None
+        raise ConfigError(f"{section}: {first_line(error.__cause__ or error)}") from error
+
+
+def bare(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The plain partial behind Hydra's: that one checks its target anew at every call, which takes a millisecond.
+
+    For what is called every step; the target has been checked when it was built.
+    """
+    return partial(call.func, *call.args, **call.keywords) if isinstance(call, partial) else call
+
+
+def _check(section: str, config: Mapping[str, Any], allow_foreign: bool) -> None:
+    target = str(config.get("_target_"))
+    if not (allow_foreign or target.startswith(_TRUSTED)):
+        raise ConfigError(
+            f"{section}._target_={target}: only targets in {' and '.join(t.rstrip('.') for t in _TRUSTED)} are called; "
+            "allow_foreign_targets=true lifts that"
+        )
+    module, _, name = target.rpartition(".")
+    try:
+        call = getattr(import_module(module), name)
+        parameters = inspect.signature(call).parameters
+        hints = get_type_hints(call.__init__ if inspect.isclass(call) else call)
+    except (ImportError, AttributeError, ValueError):
+        raise ConfigError(f"{section}._target_={target}: there is no such function or class") from None
+    except (NameError, TypeError):  # annotations that exist for type checkers only
+        hints = {}
+    for key, value in config.items():
+        if key in ("_target_", "_partial_"):
+            continue
+        if isinstance(value, Mapping) and "_target_" in value:
+            _check(f"{section}.{key}", value, allow_foreign)
+            continue
+        if key not in parameters:
+            near = get_close_matches(key, parameters, n=3) or list(parameters)
+            raise ConfigError(f"{section}.{key}: unknown setting of {target}; did you mean {', '.join(near)}?")
+        if key in hints:
+            _check_type(f"{section}.{key}", value, hints[key])
+
+
+def _check_type(name: str, value: Any, hint: Any) -> None:
+    try:
+        typeguard.check_type(value, hint)
+    except typeguard.TypeCheckError:
+        expected = getattr(hint, "__name__", None) if isinstance(hint, type) else str(hint).replace("typing.", "")
+        raise ConfigError(f"{name}={value}: expected {expected}, got {type(value).__name__}") from None
