@@ -98,9 +98,8 @@ def test_the_main_job_needs_no_open3d(tmp_path: Path) -> None:
 
 def test_own_clouds_from_the_folder_the_user_stands_in(tmp_path: Path) -> None:
     (tmp_path / "my data").mkdir()
-    np.save(
-        tmp_path / "my data" / "größe.npy", [*np.random.default_rng(0).normal(size=(30, 3)), 500000.0, 5400000.0, 0]
-    )
+    cloud = np.random.default_rng(0).normal(size=(30, 3)) + np.array([5e5, 5.4e6, 0])
+    np.save(tmp_path / "my data" / "größe.npy", cloud)
     (tmp_path / "b.xyz").write_text("\n".join(f"{5e5 + k} 5400000 {k}" for k in range(25)))
     done = mfswb_run(tmp_path, "data=clouds", "data.paths=['my data/größe.npy',b.xyz]", *QUICK)
     assert done.returncode == 0, done.stderr
@@ -216,8 +215,11 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path: Path) -> None:
 
 # --- resuming ------------------------------------------------------------------------------------------------------
 
-LONG = [*SMALL_DATA, "trainer.steps=600", "trainer.eval_every=150", "trainer.checkpoint_every=50", "trainer.threads=1", "seed=4",
-        "task.n_support=50"]  # fmt: skip
+LONG = [
+    *SMALL_DATA,
+    *("trainer.steps=600", "trainer.eval_every=150", "trainer.checkpoint_every=50", "trainer.threads=1"),
+    *("seed=4", "task.n_support=50"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -324,10 +326,11 @@ def test_a_built_wheel_works_from_another_folder(tmp_path: Path) -> None:
         str(wheel),
     ]
     assert subprocess.run(install, timeout=300).returncode == 0
+    ask = [sys.executable, "-c", "import mfswb.configuration as c; print(c.config_dir())"]
+    environment = {**os.environ, "PYTHONPATH": str(site)}
     where = subprocess.run(
-        [sys.executable, "-c", "import mfswb.configuration as c; print(c.config_dir())"],
-        cwd=elsewhere, env={**os.environ, "PYTHONPATH": str(site)}, capture_output=True, text=True, timeout=60, check=True,
-    ).stdout.strip()  # fmt: skip
+        ask, cwd=elsewhere, env=environment, capture_output=True, text=True, timeout=60
+    ).stdout.strip()
     assert where == str(site / "mfswb" / "configs")
     done = mfswb_run(elsewhere, *QUICK, "task.metric_points=100", PYTHONPATH=str(site))
     assert done.returncode == 0, done.stderr

@@ -23,7 +23,7 @@ def test_weights_are_scaled_and_sizes_told() -> None:
 
 
 def test_float32_working_coordinates_keep_the_digits_of_far_off_data() -> None:
-    cloud = [*np.random.default_rng(0).random((50, 3)), 500000.0, 5400000.0, 0]
+    cloud = np.random.default_rng(0).random((50, 3)) + np.array([5e5, 5.4e6, 0])
     frame = Measures.of([cloud]).frame
     there_and_back = frame.outward(frame.inward(cloud).astype(np.float32).astype(np.float64))
     assert np.abs(there_and_back - cloud).max() < 1e-7

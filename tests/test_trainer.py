@@ -225,7 +225,7 @@ def test_extreme_shapes(n: int, d: int) -> None:
 def test_the_answer_moves_with_the_data_and_keeps_its_digits() -> None:
     clouds = blobs(0.0, 8.0)
     here = sliced_barycenter(clouds, "us", steps=50, dtype="float32")
-    there = sliced_barycenter([[*cloud, 500000.0, 5400000.0] for cloud in clouds], "us", steps=50, dtype="float32")
+    there = sliced_barycenter([cloud + np.array([5e5, 5.4e6]) for cloud in clouds], "us", steps=50, dtype="float32")
     np.testing.assert_allclose(there.support - [5e5, 5.4e6], here.support, atol=1e-4)
     assert there.mean_distance == pytest.approx(here.mean_distance, rel=1e-5)
 

@@ -79,7 +79,7 @@ def _read_mesh(path: Path, suffix: str, seed: int, position: int, n_points: int)
     try:
         with path.open("rb") as file:
             loaded = trimesh.load(file, file_type=suffix[1:], process=False, maintain_order=True, skip_materials=True)
-        geometry = loaded.to_geometry() if isinstance(loaded, trimesh.Scene) else loaded
+        geometry: Any = loaded.to_geometry() if isinstance(loaded, trimesh.Scene) else loaded
         points = np.array(geometry.vertices, dtype=np.float64)
     except Exception as error:  # whatever a parser trips over, it is the file that is wrong
         raise DataError(f"{path}: damaged, or not of type {suffix} ({first_line(error)})") from None
