@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Below this many elements handing half of the rows to a second thread costs more than it saves.
-_PARALLEL_ELEMENTS = 1 << 14
+# Below this many elements handing rows to a second thread costs more than it saves: PyTorch's own threads, which spin
+# for a while after each of its parallel operations, are in the way.
+_PARALLEL_ELEMENTS = 1 << 17
 # One bit less than float64 has to spare beside a float32: the position must not round the value up.
 _MAX_POSITION = (1 << 28) - 1
 

@@ -161,7 +161,7 @@ class _Block:
     ) -> None:
         """Add this block's share to the gradients of the support ``(n, d)`` and of the groups ``(G, m, d)``."""
         n = self.order.shape[-1]
-        ranked_grad = self.directions.new_zeros(())
+        shares: list[Tensor] = []
         sizes = [group.residual.shape[0] for group in self.groups]
         for group, grad, grad_group in zip(self.groups, torch.split(grad_costs, sizes), grad_groups, strict=True):
             pull = group.pull(p, grad)
@@ -172,11 +172,10 @@ class _Block:
                 grad_group.sub_(torch.matmul(atoms.transpose(1, 2), self.directions))
             if grad_support is not None:
                 shared = first is None or first.dim() == 1
-                ranked_grad = ranked_grad + (
-                    give_back(pull.sum(0), first, n) if shared else give_back(pull, first, n).sum(0)
-                )
+                shares.append(give_back(pull.sum(0), first, n) if shared else give_back(pull, first, n).sum(0))
         if grad_support is not None:
-            atoms = torch.empty_like(self.order, dtype=ranked_grad.dtype).scatter_(-1, self.order, ranked_grad)
+            ranked = shares[0] if len(shares) == 1 else torch.stack(shares).sum(0)  # (L, n)
+            atoms = torch.empty_like(ranked).scatter_(-1, self.order, ranked)
             grad_support.add_(torch.matmul(self.directions.t(), atoms).t())  # (d, L) @ (L, n)
 
 

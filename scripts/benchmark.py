@@ -1,0 +1,171 @@
+"""Time one optimisation step of ours against a plain autograd implementation, in one process.
+
+    python scripts/benchmark.py [--quick] [--threads N] [--json FILE]
+
+A step is the value of the loss and its gradient with respect to the support, along fresh directions, in float32. The
+implementations take turns in blocks of steps, so that a busy moment of the machine hits all of them; the figures are
+medians over all steps and their ratios. The lower bound is the time of the sorts alone: K * L value sorts and L
+argsorts of n numbers, with the fastest sort at hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from mfswb import sliced_costs
+from mfswb.losses import LOSSES
+from mfswb.slicing import uniform
+from mfswb.sorting import argsort_rows, sort_rows
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem: sizes of the marginals, of the support, directions, dimension and loss."""
+
+    sizes: tuple[int, ...]
+    n: int
+    n_projections: int
+    d: int
+    loss: str
+
+    def __str__(self) -> str:
+        shape = str(self.sizes[0]) if len(set(self.sizes)) == 1 else "/".join(map(str, self.sizes))
+        return f"K={len(self.sizes)} n={self.n} n_k={shape} L={self.n_projections} d={self.d} {self.loss}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """Median milliseconds a step."""
+
+    case: str
+    ours_ms: float
+    plain_ms: float
+    sorts_ms: float
+    steps: int
+
+    @property
+    def speedup(self) -> float:
+        """How many times faster than plain autograd."""
+        return self.plain_ms / self.ours_ms
+
+
+def plain_costs(support: Tensor, marginals: Sequence[Tensor], directions: Tensor) -> Tensor:
+    """The cost matrix as one would write it at first: matmul, torch.sort, autograd through everything."""
+    ranked = torch.sort(directions @ support.t(), dim=-1).values
+    rows = []
+    for marginal in marginals:
+        atoms = torch.sort(directions @ marginal.t(), dim=-1).values
+        if atoms.shape != ranked.shape:
+            rows.append(_unequal(ranked, atoms))
+        else:
+            rows.append((ranked - atoms).square().mean(dim=-1))
+    return torch.stack(rows)
+
+
+def _unequal(ranked: Tensor, atoms: Tensor) -> Tensor:
+    n, m = ranked.shape[-1], atoms.shape[-1]
+    first = torch.arange(1, n + 1, dtype=torch.float64) / n
+    second = torch.arange(1, m + 1, dtype=torch.float64) / m
+    ends = torch.cat([first, second]).sort().values
+    widths = ends.diff(prepend=torch.zeros(1, dtype=torch.float64)).float()
+    i = torch.searchsorted(first, ends).clamp(max=n - 1)
+    j = torch.searchsorted(second, ends).clamp(max=m - 1)
+    return ((ranked[:, i] - atoms[:, j]).square() * widths).sum(dim=-1)
+
+
+def measure(case: Case, blocks: int, steps: int) -> Result:
+    """Time the implementations in turns."""
+    generator = torch.Generator().manual_seed(0)
+    support = torch.randn(case.n, case.d, generator=generator).requires_grad_()
+    marginals = [torch.randn(size, case.d, generator=generator) + k for k, size in enumerate(case.sizes)]
+
+    # The tasks, too, keep equal-sized marginals as one tensor.
+    stacked = torch.stack(marginals) if len(set(case.sizes)) == 1 else marginals
+
+    def step(ours: bool, directions: Tensor) -> None:
+        support.grad = None
+        costs = sliced_costs(support, stacked, directions) if ours else plain_costs(support, marginals, directions)
+        LOSSES[case.loss](costs).backward()  # type: ignore[no-untyped-call]
+
+    def sorts(directions: Tensor) -> Callable[[], None]:
+        with torch.no_grad():
+            mine = directions @ support.t()
+            theirs = [directions @ marginal.t() for marginal in marginals]
+
+        def work() -> None:
+            argsort_rows(mine)
+            for projected in theirs:
+                sort_rows(projected)
+
+        return work
+
+    times: dict[str, list[float]] = {"ours": [], "plain": [], "sorts": []}
+    for block in range(-1, blocks):  # the first block warms up
+        for name in times:
+            for _ in range(steps):
+                directions = uniform(case.n_projections, case.d, generator)
+                work = sorts(directions) if name == "sorts" else partial(step, name == "ours", directions)
+                start = time.perf_counter()
+                work()
+                if block >= 0:
+                    times[name].append(time.perf_counter() - start)
+    medians = {name: 1e3 * statistics.median(values) for name, values in times.items()}
+    return Result(str(case), medians["ours"], medians["plain"], medians["sorts"], blocks * steps)
+
+
+def cases(quick: bool) -> list[Case]:
+    """The paper's point-cloud step with every loss first, then other shapes."""
+    found = [Case((2048, 2048), 2048, 10, 3, loss) for loss in LOSSES]
+    if not quick:
+        found += [
+            Case((1500, 2596), 2048, 10, 3, "es"),
+            Case((3000, 3000), 3000, 10, 3, "es"),
+            Case((100,) * 4, 100, 100, 2, "es"),
+            Case((2048,) * 16, 2048, 10, 3, "es"),
+            Case((2048,) * 4, 2048, 100, 64, "us"),
+            Case((100_000, 100_000), 100_000, 10, 3, "us"),
+        ]
+    return found
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="the point-cloud step only")
+    parser.add_argument("--threads", type=int, help="CPU threads of all implementations")
+    parser.add_argument("--json", type=Path, help="also write the figures there")
+    arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    print(
+        f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}\n"
+    )
+    print("| case | ours, ms | plain autograd, ms | times faster | sorts alone, ms | ours / sorts |")
+    print("|---|---:|---:|---:|---:|---:|")
+    results = []
+    for case in cases(arguments.quick):
+        heavy = case.n * case.n_projections * len(case.sizes) > 1_000_000
+        result = measure(case, blocks=3 if heavy else 10, steps=2 if heavy else 30)
+        results.append(result)
+        cells = [result.case, *(f"{v:.3f}" for v in (result.ours_ms, result.plain_ms)), f"{result.speedup:.1f}"]
+        cells += [f"{result.sorts_ms:.3f}", f"{result.ours_ms / result.sorts_ms:.1f}"]
+        print(f"| {' | '.join(cells)} |", flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps([asdict(result) for result in results], indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
