@@ -112,7 +112,7 @@ def _train(config: dict[str, Any], folder: RunFolder, state: dict[str, Any] | No
     finally:
         if tensorboard:
             recorder.close()  # type: ignore[attr-defined]
-    saved = task.save(path)
+    saved = task.save(path, outcome.row)
     return {
         **{name: value for name, value in outcome.row.items() if name != "seconds"},
         "seconds": round(outcome.seconds, 3),

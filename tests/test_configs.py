@@ -23,8 +23,22 @@ def choices(group: str) -> list[str]:
     return found
 
 
-SMALL = ["trainer.steps=3", "trainer.eval_steps=[]", "task.n_support=30", "slicing.n_projections=5"]
-DATA_FOR = {"clouds": ["data.paths=[a.npy,b.npy]"], "shapenet50": ["data.path=missing.npy"]}
+SHORT = ["trainer.steps=3", "trainer.eval_steps=[]", "slicing.n_projections=5", "task.metric_points=50"]
+# What makes a task, or a data set, small; every new one says it here.
+SMALL_TASK = {"gaussian": ["task.n_support=30"], "pointcloud": ["task.n_support=30"], "color": []}
+OWN_DATA = {
+    "gaussian": ["data=clouds", "data.paths=[a.npy,b.npy]", "task.x_init_mean=null"],
+    "pointcloud": ["data=clouds", "data.paths=[a.npy,b.npy]"],
+    "color": ["data=images", "data.palettes=palettes.npz"],
+}
+DATA = {
+    "clouds": ["task=pointcloud", "data.paths=[a.npy,b.npy]", "task.n_support=30"],
+    "gaussians": ["task=gaussian", "task.n_support=30"],
+    "images": ["task=color", "data.palettes=palettes.npz"],
+    "photos": ["task=color", "data.n_colours=20"],
+    "shapes": ["task=pointcloud", "task.n_support=30"],
+}
+NOT_BUILT_IN = {"shapenet50"}
 
 
 @pytest.fixture
@@ -32,6 +46,8 @@ def clouds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in "ab":
         np.save(tmp_path / f"{name}.npy", np.random.default_rng(ord(name)).normal(size=(40, 3)))
+    colours = {name: np.random.default_rng(0).uniform(0, 255, (25, 3)) for name in ("source", "target1", "target2")}
+    np.savez(tmp_path / "palettes.npz", allow_pickle=False, **colours)
     return tmp_path
 
 
@@ -51,18 +67,12 @@ def finish(folder: Path, overrides: list[str]) -> dict[str, Any]:
 @pytest.mark.parametrize("task", choices("task"))
 @pytest.mark.parametrize("loss", choices("loss"))
 def test_every_loss_runs_on_every_task(clouds: Path, task: str, loss: str) -> None:
-    data = ["data=clouds", *DATA_FOR["clouds"], "task.x_init_mean=null"]
-    finish(clouds, [f"task={task}", f"loss={loss}", *data, *SMALL])
+    finish(clouds, [f"task={task}", f"loss={loss}", *OWN_DATA[task], *SHORT, *SMALL_TASK[task]])
 
 
-@pytest.mark.parametrize("task", choices("task"))
-def test_every_task_runs_on_its_own_data(clouds: Path, task: str) -> None:
-    finish(clouds, [f"task={task}", *SMALL, "task.metric_points=50"])
-
-
-@pytest.mark.parametrize("data", [name for name in choices("data") if name != "shapenet50"])
+@pytest.mark.parametrize("data", [name for name in choices("data") if name not in NOT_BUILT_IN])
 def test_every_data_set_runs(clouds: Path, data: str) -> None:
-    finish(clouds, [f"data={data}", *DATA_FOR.get(data, []), *SMALL, "task.metric_points=50"])
+    finish(clouds, [f"data={data}", *DATA[data], *SHORT])
 
 
 @pytest.mark.parametrize("group", ["slicing", "optimizer", "trainer"])
@@ -70,7 +80,7 @@ def test_every_other_choice_runs(clouds: Path, group: str) -> None:
     for position, choice in enumerate(choices(group)):
         folder = clouds / str(position)
         folder.mkdir()
-        finish(folder, [f"{group}={choice}", "data=clouds", *DATA_FOR["clouds"], *SMALL])
+        finish(folder, [f"{group}={choice}", *OWN_DATA["pointcloud"], *SHORT, *SMALL_TASK["pointcloud"]])
 
 
 def test_losses_by_name_are_those_of_the_configs() -> None:
@@ -87,14 +97,10 @@ def test_published_settings(task: str) -> None:
     published = {
         "gaussian": (100, 0.01, 5000, False, [0, 1000, 5000]),
         "pointcloud": (10, 0.01, 10000, True, [0, 1000, 5000, 10000]),
+        "color": (10, 0.0001, 5000, True, []),
     }
-    found = (
-        cfg.slicing.n_projections,
-        cfg.optimizer.lr,
-        cfg.trainer.steps,
-        cfg.task.scale_loss,
-        cfg.trainer.eval_steps,
-    )
+    scaled = cfg.task.get("scale_loss", True)  # the colour task always scales
+    found = (cfg.slicing.n_projections, cfg.optimizer.lr, cfg.trainer.steps, scaled, cfg.trainer.eval_steps)
     assert found == published[task]
     assert cfg.optimizer["_target_"] == "torch.optim.SGD"
 

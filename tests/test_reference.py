@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -67,3 +69,14 @@ def test_metrics(cases: dict[str, Any], case: int) -> None:
     np.testing.assert_allclose(distances, expected, rtol=1e-9)
     assert mean_distance(distances) == pytest.approx(float(array("W_metric")), rel=1e-9)
     assert fairness_gap(distances) == pytest.approx(float(array("F_metric")), rel=1e-8, abs=1e-10)
+
+
+def test_published_runs_are_followed(reference: Path) -> None:
+    """The first thousand steps of the published point-cloud and Gaussian runs; the script compares all of them."""
+    script = Path(__file__).resolve().parents[1] / "scripts" / "compare_reference.py"
+    options = ["--reference", str(reference), "--last-step", "1000", "--method", "es"]
+    command = [sys.executable, str(script), "pointcloud", "gaussian", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| es | 999 |" in done.stdout
+    assert "| es | 1000 |" in done.stdout

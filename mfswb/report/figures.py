@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from mfswb.files import replacing
 from mfswb.measures import Measures, Points
@@ -36,7 +37,7 @@ def _in_space(support: Points, marginals: Measures) -> Figure:
     panels = [*shown, ("barycenter", support)]
     columns = min(len(panels), 5)
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(2.6 * columns, 2.9 * rows), layout="constrained")
+    figure = Figure(figsize=(2.6 * columns, 2.5 * rows), layout="constrained")
     everything = np.concatenate([cloud for _, cloud in panels])
     low, high = everything.min(axis=0), everything.max(axis=0)
     half = 0.5 * max(float((high - low).max()), 1e-12)
@@ -48,9 +49,9 @@ def _in_space(support: Points, marginals: Measures) -> Figure:
         axes.scatter(drawn[:, 0], drawn[:, 1], drawn[:, 2], s=1.5, color=colour, linewidths=0, depthshade=True)
         for axis, middle in zip("xyz", 0.5 * (low + high), strict=True):
             axes.set(**{f"{axis}lim": (middle - half, middle + half)})
-        axes.set_box_aspect((1, 1, 1), zoom=1.25)
+        axes.set_box_aspect((1, 1, 1), zoom=1.5)
         axes.set_axis_off()
-        axes.set_title(name, fontsize=10, color=BARYCENTER_COLOUR if last else "black")
+        axes.set_title(name, y=0.94, fontsize=10, color=BARYCENTER_COLOUR if last else "black")
     return figure
 
 
@@ -93,3 +94,29 @@ def _colour(k: int) -> str:
 
 def _thinned(cloud: Points) -> Points:
     return cloud[:: -(-len(cloud) // _MOST_DRAWN)]
+
+
+def color_figure(path: Path, panels: Sequence[tuple[str, NDArray[np.uint8] | None, Points]]) -> None:
+    """Draw pictures above their palettes, as scatters in RGB space; a panel is ``(name, picture or None, colours)``."""
+    pictured = any(picture is not None for _, picture, _ in panels)
+    rows, columns = (2 if pictured else 1), len(panels)
+    figure = Figure(figsize=(3.1 * columns, 2.6 * rows), layout="constrained")
+    for position, (name, picture, colours) in enumerate(panels):
+        if picture is not None:
+            axes = figure.add_subplot(rows, columns, position + 1)
+            axes.imshow(picture[:: -(-picture.shape[0] // 800), :: -(-picture.shape[1] // 800)], vmin=0, vmax=255)
+            axes.set_axis_off()
+            axes.set_title(name, fontsize=9)
+        space = figure.add_subplot(rows, columns, (rows - 1) * columns + position + 1, projection="3d")
+        space.scatter(colours[:, 0], colours[:, 1], colours[:, 2], s=3, c=np.clip(colours / 255, 0, 1), linewidths=0)
+        space.set(xlim=(0, 255), ylim=(0, 255), zlim=(0, 255))
+        for axis, label in zip((space.xaxis, space.yaxis, space.zaxis), "RGB", strict=True):
+            axis.set_ticks([0, 128, 255])
+            axis.set_tick_params(labelsize=6, pad=-2)
+            axis.set_label_text(label, fontsize=8)
+            axis.labelpad = -6
+        space.set_box_aspect((1, 1, 1), zoom=0.9)
+        if picture is None:
+            space.set_title(name, fontsize=9)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=150)

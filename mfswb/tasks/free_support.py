@@ -42,6 +42,7 @@ class FreeSupportBarycenter:
         p: order of the one-dimensional distances in the loss. Metrics are W_2^2 whatever ``p`` is.
         scale_loss: multiply the loss by the number of support points, so that a learning rate means the same step
             for any number (the paper does so for point clouds and colours, not for Gaussians).
+        bounds: lowest and highest coordinates ``(d,)`` between which the support is clamped after every step.
         metric_points: measures with more points are thinned to so many (seeded) before exact transport; such rows
             are marked ``"metric_points"`` and the log says so. None never thins.
     """
@@ -62,6 +63,7 @@ class FreeSupportBarycenter:
         weights: Points | None = None,
         p: float = 2,
         scale_loss: bool = True,
+        bounds: tuple[Points, Points] | None = None,
         metric_points: int | None = 5000,
     ) -> None:
         if not p >= 1:
@@ -91,6 +93,7 @@ class FreeSupportBarycenter:
         self._support_weights = None if self._weights is None else self._tensor(self._weights)
         given = [None if w is None else self._tensor(w) for w in marginals.weights]
         self._marginal_weights = None if all(w is None for w in given) else given
+        self._bounds = None if bounds is None else [self._tensor(marginals.frame.inward(edge)) for edge in bounds]
         thinned = [m for m in (n, *marginals.sizes) if metric_points is not None and m > metric_points]
         if thinned:
             log.warning(
@@ -126,7 +129,10 @@ class FreeSupportBarycenter:
         return self._loss(costs) * self._loss_scale
 
     def project(self) -> None:
-        """Every support is feasible."""
+        """Clamp the support to its bounds, if it has any."""
+        if self._bounds is not None:
+            with torch.no_grad():
+                self.support.clamp_(*self._bounds)
 
     def evaluate(self) -> Evaluation:
         """Exact W_2^2 of the current support to every marginal, in the user's units."""
@@ -163,7 +169,7 @@ class FreeSupportBarycenter:
         with torch.no_grad():
             self.support.copy_(saved)
 
-    def save(self, folder: Path) -> list[Path]:
+    def save(self, folder: Path, row: Mapping[str, Any]) -> list[Path]:
         """Write ``support.npy``, ``barycenter.ply`` (up to 3 dimensions) and ``barycenter.png``; returns the paths."""
         from mfswb.data.ply import write_ply
         from mfswb.files import save_array
@@ -176,7 +182,8 @@ class FreeSupportBarycenter:
             paths.append(folder / "barycenter.ply")
             write_ply(paths[-1], support)
         paths.append(folder / "barycenter.png")
-        barycenter_figure(paths[-1], support, self.marginals)
+        title = f"F = {row['fairness_gap']:.4g}, W = {row['mean_distance']:.4g}"
+        barycenter_figure(paths[-1], support, self.marginals, title)
         return paths
 
     def _tensor(self, values: Points) -> Tensor:
