@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mfswb.errors import ConfigError
 from mfswb.losses import LOSSES
 from mfswb.measures import Measures, Points
+from mfswb.optim import SGD
 from mfswb.slicing import Sampler, Slicing, uniform
 from mfswb.tasks.free_support import FreeSupportBarycenter
 from mfswb.trainer import Trainer
@@ -133,7 +133,7 @@ def sliced_barycenter(
     )
     memory = _Memory()
     rate = 0.02 * measures.dim if lr is None else lr
-    outcome = trainer.fit(problem, partial(torch.optim.SGD, lr=rate), memory, seed=seed)
+    outcome = trainer.fit(problem, partial(SGD, lr=rate), memory, seed=seed)
     return BarycenterResult(
         support=problem.points(),
         distances=np.array(outcome.row["distances"]),

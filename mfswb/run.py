@@ -22,7 +22,7 @@ from mfswb.building import bare, build
 from mfswb.errors import ConfigError, DivergedError, MfswbError, first_line
 from mfswb.resume import continued_config
 from mfswb.runfolder import RunFolder, load_earlier, read_metrics
-from mfswb.trainer import Recorder, Trainer
+from mfswb.trainer import Optimizer, Recorder, Trainer
 
 log = logging.getLogger(__name__)
 
@@ -86,9 +86,9 @@ def _train(config: dict[str, Any], folder: RunFolder, state: dict[str, Any] | No
         settings = trainer_config if section == "trainer" else config[section]
         return build(section, settings, allow_foreign=bool(config["allow_foreign_targets"]))
 
-    def make_optimizer(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    def make_optimizer(parameters: Iterable[Tensor]) -> Optimizer:
         try:
-            made: torch.optim.Optimizer = optimizer(parameters)
+            made: Optimizer = optimizer(parameters)
         except ValueError as error:
             raise ConfigError(f"optimizer: {first_line(error)}") from error
         return made

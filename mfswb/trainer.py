@@ -53,6 +53,25 @@ class Problem(Protocol):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` gave."""
 
+    def close(self) -> None:
+        """End whatever runs beside this process; the trainer calls it at the end, come what may."""
+
+
+class Optimizer(Protocol):
+    """What the trainer needs of an optimiser: PyTorch's have it."""
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+
+    def step(self) -> Any:
+        """Change the parameters by their gradients."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is carried from step to step."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` gave."""
+
 
 class Recorder(Protocol):
     """Where a run's progress goes: a run folder, or a list in memory."""
@@ -145,7 +164,7 @@ class Trainer:
     def fit(
         self,
         problem: Problem,
-        make_optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
+        make_optimizer: Callable[[Iterable[Tensor]], Optimizer],
         recorder: Recorder,
         *,
         seed: int,
@@ -168,16 +187,17 @@ class Trainer:
         run = _Run(self, problem, make_optimizer(problem.parameters()), recorder, seed)
         if resume is not None:
             run.restore(resume)
-        with logging_redirect_tqdm([logging.getLogger()], tqdm_class=tqdm):
-            return run.complete()
+        try:
+            with logging_redirect_tqdm([logging.getLogger()], tqdm_class=tqdm):
+                return run.complete()
+        finally:
+            problem.close()
 
 
 class _Run:
     """The moving parts of one call of ``Trainer.fit``."""
 
-    def __init__(
-        self, trainer: Trainer, problem: Problem, optimizer: torch.optim.Optimizer, recorder: Recorder, seed: int
-    ) -> None:
+    def __init__(self, trainer: Trainer, problem: Problem, optimizer: Optimizer, recorder: Recorder, seed: int) -> None:
         self.trainer, self.problem, self.optimizer, self.recorder = trainer, problem, optimizer, recorder
         self.generator = torch.Generator().manual_seed(seed)
         self.parameters = list(problem.parameters())
@@ -219,7 +239,7 @@ class _Run:
         return Outcome(self.row, self.seconds, self.seconds_evaluation, self.step - self.first_step)
 
     def _advance(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         loss = self.problem.loss(self.generator)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()

@@ -151,17 +151,19 @@ def error_of(colours: np.ndarray, pixels: np.ndarray) -> float:
     return float((distances**2).mean())
 
 
-def test_a_palette_is_as_good_as_the_full_fit() -> None:
+@pytest.mark.parametrize("k", [40, 600, 3000])
+def test_a_palette_is_as_good_as_the_full_fit(k: int) -> None:
     picture = load_sample_image("flower.jpg")[::2, ::2]
-    palette = fit_palette(picture, 600, stream(1, "palette"))
-    full = MiniBatchKMeans(600, n_init="auto", random_state=0).fit(picture.reshape(-1, 3).astype(float))
-    assert palette.colours.shape == (600, 3)
+    palette = fit_palette(picture, k, stream(1, "palette"))
+    full = MiniBatchKMeans(k, n_init="auto", random_state=0).fit(picture.reshape(-1, 3).astype(float))
+    assert palette.colours.shape == (k, 3)
     assert error_of(palette.colours, picture) <= 1.02 * error_of(full.cluster_centers_, picture)
     nearest = cKDTree(palette.colours).query(picture.reshape(-1, 3))[0]
     own = np.linalg.norm(palette.colours[palette.labels].reshape(-1, 3) - picture.reshape(-1, 3), axis=1)
     np.testing.assert_allclose(own, nearest, atol=1e-9)
     assert palette.counts.sum() == picture.shape[0] * picture.shape[1]
-    assert (np.bincount(palette.labels.ravel(), minlength=600) == palette.counts).all()
+    assert (np.bincount(palette.labels.ravel(), minlength=k) == palette.counts).all()
+    assert palette.counts.min() > 0
 
 
 def test_palettes_are_seeded() -> None:

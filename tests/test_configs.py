@@ -102,7 +102,7 @@ def test_published_settings(task: str) -> None:
     scaled = cfg.task.get("scale_loss", True)  # the colour task always scales
     found = (cfg.slicing.n_projections, cfg.optimizer.lr, cfg.trainer.steps, scaled, cfg.trainer.eval_steps)
     assert found == published[task]
-    assert cfg.optimizer["_target_"] == "torch.optim.SGD"
+    assert cfg.optimizer["_target_"] == "mfswb.optim.SGD"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from itertools import combinations
 from typing import Any
 
@@ -13,8 +16,10 @@ from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
 import mfswb.metrics
+import mfswb.transport_worker
 from mfswb.errors import DataError, NotConvergedError
 from mfswb.metrics import fairness_gap, mean_distance, wasserstein2_squared
+from mfswb.transport_worker import TransportSolver
 
 
 def points(seed: int, n: int, d: int = 3) -> np.ndarray:
@@ -82,3 +87,59 @@ def test_gap_and_mean_are_their_definitions(distances: list[float]) -> None:
     pairs = [abs(a - b) for a, b in combinations(distances, 2)]
     assert fairness_gap(distances) == pytest.approx(sum(pairs) / len(pairs) if pairs else 0.0, rel=1e-9, abs=1e-9)
     assert mean_distance(distances) == pytest.approx(sum(distances) / len(distances))
+
+
+# --- the second process --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], TransportSolver]]:
+    monkeypatch.setattr(mfswb.transport_worker, "_WORTH_A_PROCESS", 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    made: list[TransportSolver] = []
+
+    def make() -> TransportSolver:
+        made.append(TransportSolver(30, [20, 25, 30]))
+        assert made[-1]._process is not None
+        return made[-1]
+
+    yield make
+    for solver in made:
+        solver.close()
+
+
+MEASURE = (points(0, 30), None)
+OTHERS = [(points(1, 20), None), (points(2, 25), np.linspace(1, 2, 25)), (points(3, 30), None)]
+
+
+def alone() -> list[float]:
+    return [wasserstein2_squared(MEASURE[0], y, None, b) for y, b in OTHERS]
+
+
+def test_two_processes_give_the_same_bits(shared: Callable[[], TransportSolver]) -> None:
+    solver = shared()
+    for _ in range(2):
+        assert solver.distances(MEASURE, OTHERS) == alone()
+
+
+def test_errors_of_the_second_process_come_through(shared: Callable[[], TransportSolver]) -> None:
+    bad = (np.full((4, 3), np.nan), None)
+    with pytest.raises(DataError, match="y: 4 of 4 points are not finite"):
+        shared().distances(MEASURE, [*OTHERS, bad])
+
+
+def test_the_figures_survive_the_second_process(shared: Callable[[], TransportSolver]) -> None:
+    solver = shared()
+    assert solver._process is not None
+    solver._process.kill()
+    solver._process.wait()
+    assert solver.distances(MEASURE, OTHERS) == alone()
+
+
+def test_the_second_process_ends_with_its_input() -> None:
+    command = [sys.executable, "-m", "mfswb.transport_worker"]
+    assert subprocess.run(command, stdin=subprocess.DEVNULL, timeout=120).returncode == 0
+
+
+def test_small_problems_start_no_process() -> None:
+    assert TransportSolver(100, [100, 100])._process is None

@@ -14,6 +14,7 @@ from torch import Tensor
 from mfswb import losses, sliced_barycenter
 from mfswb.errors import ConfigError, DataError, DivergedError
 from mfswb.measures import Measures
+from mfswb.optim import SGD
 from mfswb.slicing import Slicing, uniform
 from mfswb.tasks.free_support import FreeSupportBarycenter
 from mfswb.trainer import Evaluation, Trainer
@@ -48,6 +49,9 @@ class Noisy:
         with torch.no_grad():
             self.x.copy_(state["x"])
 
+    def close(self) -> None:
+        self.closed = True
+
 
 class Memory:
     def __init__(self) -> None:
@@ -79,6 +83,24 @@ def test_schedule() -> None:
     assert memory.rows[1]["loss"] > 0
     assert outcome.row == memory.rows[-1]
     assert outcome.steps_run == 10
+
+
+def test_the_problem_is_closed_come_what_may() -> None:
+    for problem in (Noisy(), Noisy(poison_at=2)):
+        try:
+            Trainer(3).fit(problem, make_optimizer, Memory(), seed=0)
+        except DivergedError:
+            assert problem.poison_at
+        assert problem.closed
+
+
+def test_our_sgd_is_pytorch_s() -> None:
+    ours, theirs = Noisy(), Noisy()
+    Trainer(20).fit(ours, partial(SGD, lr=0.1), Memory(), seed=0)
+    Trainer(20).fit(theirs, partial(torch.optim.SGD, lr=0.1), Memory(), seed=0)
+    assert torch.equal(ours.x, theirs.x)
+    with pytest.raises(ValueError, match="Invalid learning rate"):
+        SGD([ours.x], lr=-1)
 
 
 def test_no_steps_evaluates_the_start() -> None:

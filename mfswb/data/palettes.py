@@ -15,10 +15,13 @@ from mfswb.measures import Points
 
 log = logging.getLogger(__name__)
 
-# k-means++ and the mini-batches see so many pixels; refinement and labelling see every colour.
-_FITTED_PIXELS = 20_000
+# The start and one pass of mini-batches see so many pixels; refinement and labelling see every colour.
+_FITTED_PIXELS = 9_000
 _REFINED_COLOURS = 250_000
-_REFINEMENTS = 8
+# scikit-learn's greedy k-means++ takes more than a second for thousands of centres.
+_GREEDY_COLOURS = 300
+_SPREAD_ROUNDS = 16
+_REFINEMENTS = 10
 
 
 @dataclass(frozen=True)
@@ -56,9 +59,10 @@ def fit_palette(pixels: Pixels, n_colours: int, rng: np.random.Generator, name: 
         centres, nearest = distinct, np.arange(len(keys))
     else:
         sample = distinct[rng.choice(len(keys), size=max(_FITTED_PIXELS, 3 * n_colours), p=counts / counts.sum())]
-        # The mini-batches need not converge: the Lloyd steps below go on from where they stop.
+        # A cheap start will do: the Lloyd steps below go on from where it stops, and repair it.
+        init = "k-means++" if n_colours <= _GREEDY_COLOURS else _spread(sample, n_colours, rng)
         state = int(rng.integers(2**31))
-        fitted = MiniBatchKMeans(n_colours, n_init="auto", max_iter=3, random_state=state).fit(sample)
+        fitted = MiniBatchKMeans(n_colours, init=init, n_init=1, max_iter=1, random_state=state).fit(sample)
         centres = _refine(fitted.cluster_centers_.astype(np.float64), distinct, counts, rng)
         nearest, _ = nearest_colours(centres, distinct)
     table = np.zeros(1 << 24, dtype=np.int32)
@@ -71,6 +75,19 @@ def nearest_colours(centres: Points, colours: NDArray[Any]) -> tuple[NDArray[np.
     """For every colour ``(n, 3)`` the number of the nearest centre ``(k, 3)`` and the distance, on all cores."""
     distances, nearest = cKDTree(centres).query(colours, workers=-1)
     return np.asarray(nearest, dtype=np.int64), np.asarray(distances, dtype=np.float64)
+
+
+def _spread(sample: Points, k: int, rng: np.random.Generator) -> Points:
+    """Starting centres: k-means++ in a few rounds, each drawing many by their squared distance from those there are."""
+    pool, counts = np.unique(sample, axis=0, return_counts=True)
+    centres = pool[rng.choice(len(pool), size=1)]
+    for target in np.unique(np.geomspace(1, min(k, len(pool)), _SPREAD_ROUNDS + 1).astype(int))[1:]:
+        _, distances = nearest_colours(centres, pool)
+        mass = counts * distances**2
+        chosen = rng.choice(len(pool), size=target - len(centres), replace=False, p=mass / mass.sum())
+        centres = np.concatenate([centres, pool[chosen]])
+    # Where the sample has fewer colours than centres are wanted, the refinement moves the doubles away.
+    return np.concatenate([centres, centres[: k - len(centres)]])
 
 
 def _refine(centres: Points, distinct: Points, counts: NDArray[np.int64], rng: np.random.Generator) -> Points:

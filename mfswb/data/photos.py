@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -85,11 +86,14 @@ def load_images(
     pictures = [None if path is None else read_image(Path(path)) for path in paths]
     names = ["source" if path is None else Path(path).stem for path in paths]
     if palettes is None:
-        fitted = [
-            fit_palette(picture, n_colours, stream(seed, f"palette {position}"), str(path))
-            for position, (path, picture) in enumerate(zip(paths, pictures, strict=True))
-            if picture is not None
-        ]
+
+        def fit(position: int) -> Palette:
+            picture = pictures[position]
+            assert picture is not None
+            return fit_palette(picture, n_colours, stream(seed, f"palette {position}"), str(paths[position]))
+
+        with ThreadPoolExecutor(2) as pool:  # each has stretches on one core; more at once would cost memory
+            fitted = list(pool.map(fit, range(len(pictures))))
         return Photos(tuple(fitted), tuple(pictures), tuple(names))
     colours = _read_palettes(Path(palettes))
     given = len(pictures) - 1

@@ -104,6 +104,10 @@ class ColorHarmonization:
         """Continue from a saved palette."""
         self._inner.load_state_dict(state)
 
+    def close(self) -> None:
+        """End what runs beside this process."""
+        self._inner.close()
+
     def palette(self) -> Points:
         """The harmonised palette as RGB values 0..255, ``(k, 3)``: one colour for each of the source's."""
         moved = self._inner.points()

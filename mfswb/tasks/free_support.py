@@ -12,11 +12,12 @@ from torch import Tensor
 
 from mfswb.errors import ConfigError, DataError
 from mfswb.measures import Measures, Points
-from mfswb.metrics import fairness_gap, mean_distance, wasserstein2_squared
+from mfswb.metrics import fairness_gap, mean_distance
 from mfswb.seeding import stream
 from mfswb.slicing import Slicing
 from mfswb.starts import initial_support
 from mfswb.trainer import Evaluation
+from mfswb.transport_worker import TransportSolver
 from mfswb.wasserstein import sliced_costs
 
 log = logging.getLogger(__name__)
@@ -102,6 +103,8 @@ class FreeSupportBarycenter:
                 metric_points,
             )
         self._estimated = bool(thinned)
+        limit = metric_points or max(n, *marginals.sizes)
+        self._solver = TransportSolver(min(n, limit), [min(size, limit) for size in marginals.sizes])
         log.info(
             "%d marginals of %s points, support of %d points in R^%d",
             len(marginals),
@@ -137,12 +140,17 @@ class FreeSupportBarycenter:
     def evaluate(self) -> Evaluation:
         """Exact W_2^2 of the current support to every marginal, in the user's units."""
         mine = self._thin("support", self.points(), self._weights)
-        distances = []
-        for k, cloud in enumerate(self.marginals.points):
-            theirs = self._thin(f"marginal {k}", cloud, self.marginals.weights[k])
-            distances.append(wasserstein2_squared(mine[0], theirs[0], mine[1], theirs[1]))
+        theirs = [
+            self._thin(f"marginal {k}", cloud, weights)
+            for k, (cloud, weights) in enumerate(zip(self.marginals.points, self.marginals.weights, strict=True))
+        ]
+        distances = self._solver.distances(mine, theirs)
         extra = {"metric_points": self._metric_points} if self._estimated else {}
         return Evaluation(distances, fairness_gap(distances), mean_distance(distances), extra)
+
+    def close(self) -> None:
+        """End what runs beside this process."""
+        self._solver.close()
 
     def points(self) -> Points:
         """The current support in the user's coordinates, ``(n, d)`` in float64."""

@@ -1,0 +1,132 @@
+"""Exact transport in a second process, so that two distances are computed at once.
+
+POT holds Python's global lock while it solves, so threads do not help. The process is this module run as a program: it
+reads pickle-free requests from its standard input and ends when that is closed, also when its parent is killed.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mfswb.errors import DataError, MfswbError, NotConvergedError
+from mfswb.metrics import wasserstein2_squared
+
+Measure = tuple[NDArray[np.float64], NDArray[np.float64] | None]
+
+# Below this many entries of the cost matrix a problem is solved before the other process has heard of it.
+_WORTH_A_PROCESS = 1_000_000
+_ERRORS: dict[str, type[MfswbError]] = {error.__name__: error for error in (DataError, NotConvergedError)}
+
+
+class TransportSolver:
+    """Exact W_2^2 of one measure to several others; large problems are shared with a second process.
+
+    Args:
+        sizes: numbers of points that will be asked for: of the measure, and of the others.
+    """
+
+    def __init__(self, size: int, others: Sequence[int]) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        if len(others) > 1 and size * min(others) >= _WORTH_A_PROCESS and (os.cpu_count() or 1) > 1:
+            # Started now, so that its imports are over when the first evaluation comes. POT would import PyTorch, too.
+            environment = {**os.environ, "POT_BACKEND_DISABLE_PYTORCH": "1", "OMP_NUM_THREADS": "1"}
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "mfswb.transport_worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+            )
+
+    def distances(self, measure: Measure, others: Sequence[Measure]) -> list[float]:
+        """Exact W_2^2 to each of the others, in their order.
+
+        Raises:
+            DataError: as :func:`mfswb.metrics.wasserstein2_squared`.
+            NotConvergedError: likewise.
+        """
+        if self._process is None or self._process.stdin is None or self._process.stdout is None:
+            return [wasserstein2_squared(measure[0], other[0], measure[1], other[1]) for other in others]
+        found: dict[int, float] = {}
+        waiting = list(range(len(others)))
+        asked: list[int] = []
+        try:
+            # One there, one here, and so on: equal shares are good enough for problems of a size.
+            while waiting:
+                asked = [waiting.pop()]
+                _send(self._process.stdin, measure, others[asked[0]])
+                if waiting:
+                    mine = waiting.pop(0)
+                    found[mine] = wasserstein2_squared(measure[0], others[mine][0], measure[1], others[mine][1])
+                found[asked[0]] = _receive(self._process.stdout)
+        except (BrokenPipeError, EOFError):
+            self.close()  # killed, or out of memory: the figures are computed here instead
+            return self.distances(measure, others)
+        except MfswbError:
+            self.close()  # an answer may still be on its way
+            raise
+        return [found[k] for k in range(len(others))]
+
+    def close(self) -> None:
+        """End the second process."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    continue
+
+
+def _send(stream: IO[bytes], measure: Measure, other: Measure) -> None:
+    arrays = {"x": measure[0], "y": other[0], "a": measure[1], "b": other[1]}
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **{name: array for name, array in arrays.items() if array is not None})
+    stream.write(struct.pack("<Q", buffer.tell()) + buffer.getvalue())
+    stream.flush()
+
+
+def _receive(stream: IO[bytes]) -> float:
+    line = stream.readline().decode("utf-8")
+    if not line.endswith("\n"):
+        raise EOFError("the transport process ended")
+    kind, _, text = line.rstrip("\n").partition(" ")
+    if kind == "value":
+        return float.fromhex(text)
+    raise _ERRORS.get(kind, MfswbError)(text)
+
+
+def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
+    """Answer requests until they end: a length, an ``.npz`` of that length; back goes one line."""
+    import ot  # noqa: F401 (so that the first request need not wait for it)
+
+    while True:
+        head = requests.read(8)
+        if len(head) < 8:
+            return
+        (length,) = struct.unpack("<Q", head)
+        with np.load(io.BytesIO(requests.read(length)), allow_pickle=False) as archive:
+            arrays = dict(archive)
+        try:
+            value = wasserstein2_squared(arrays["x"], arrays["y"], arrays.get("a"), arrays.get("b"))
+            answer = f"value {value.hex()}"
+        except MfswbError as error:
+            answer = f"{type(error).__name__} {error}"
+        answers.write(answer.encode("utf-8") + b"\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    serve(sys.stdin.buffer, sys.stdout.buffer)
