@@ -294,7 +294,7 @@ class _Run:
         self.recorder.evaluated(self.row)
 
     def _postfix(self) -> dict[str, str]:
-        shown = {"loss": self.loss, "F": self.row.get("fairness_gap"), "W": self.row.get("mean_distance")}
+        shown = {"loss": self.loss, **{name: self.row.get(name) for name in ("fairness_gap", "mean_distance")}}
         return {name: f"{value:.4g}" for name, value in shown.items() if value is not None}
 
     def _state(self) -> dict[str, Any]:
