@@ -70,6 +70,7 @@ def sliced_barycenter(
     dtype: str = "float32",
     eval_every: int | None = None,
     chunk: int | None = None,
+    metric_points: int | None = 5000,
     progress: bool = False,
 ) -> BarycenterResult:
     r"""Free-support (fair) sliced Wasserstein barycenter of several point sets.
@@ -89,14 +90,16 @@ def sliced_barycenter(
         n_projections: directions a step.
         sampler: draws the directions.
         steps: number of steps.
-        lr: learning rate; ``0.02 * d`` by default. Scaled like this, a step of length ``d / 2`` moves every point onto
-            the average of its one-dimensional transports, whatever the units of the data.
+        lr: learning rate; ``min(0.02 * d, 0.5)`` by default (less with uneven support weights, whose heaviest point
+            sets the pace). A rate of ``d / 2`` moves every point onto the average of its one-dimensional transports,
+            whatever the units of the data; above 1 a loss that heeds few directions overshoots.
         p: order of the one-dimensional distances.
         seed: seeds start and directions.
         device: ``auto``, ``cpu``, ``cuda``.
         dtype: ``float32`` or ``float64``.
         eval_every: evaluate (exact transport, seconds for thousands of points) every so many steps; the end always is.
         chunk: directions processed at a time, to bound memory.
+        metric_points: measures with more points are thinned to so many, seeded, before exact transport; None never.
         progress: show a progress bar.
 
     Raises:
@@ -125,15 +128,19 @@ def sliced_barycenter(
         Slicing(sampler, n_projections, chunk),
         trainer.torch_device(),
         trainer.torch_dtype(),
-        seed,
+        int(seed),
         x_init="sphere" if x_init is None else x_init if isinstance(x_init, str) else _array(x_init),
         n_support=n_support,
         weights=None if support_weights is None else _array(support_weights),
         p=p,
+        metric_points=metric_points,
     )
     memory = _Memory()
-    rate = 0.02 * measures.dim if lr is None else lr
-    outcome = trainer.fit(problem, partial(SGD, lr=rate), memory, seed=seed)
+    rate = lr
+    if rate is None:
+        shares = problem.weights
+        rate = min(0.02 * measures.dim, 0.5) / (1.0 if shares is None else len(shares) * float(shares.max()))
+    outcome = trainer.fit(problem, partial(SGD, lr=rate), memory, seed=int(seed))
     return BarycenterResult(
         support=problem.points(),
         distances=np.array(outcome.row["distances"]),
@@ -143,7 +150,5 @@ def sliced_barycenter(
     )
 
 
-def _array(values: ArrayLike | Tensor) -> Points:
-    if isinstance(values, Tensor):
-        values = values.detach().cpu().double().numpy()
-    return np.asarray(values, dtype=np.float64)
+def _array(values: ArrayLike | Tensor) -> ArrayLike:
+    return values.detach().cpu().double().numpy() if isinstance(values, Tensor) else values

@@ -67,19 +67,31 @@ def _check(section: str, config: Mapping[str, Any], allow_foreign: bool) -> None
     for key, value in config.items():
         if key in ("_target_", "_partial_"):
             continue
-        if isinstance(value, Mapping) and "_target_" in value:
-            _check(f"{section}.{key}", value, allow_foreign)
-            continue
         if key not in parameters:
             near = get_close_matches(key, parameters, n=3) or list(parameters)
             raise ConfigError(f"{section}.{key}: unknown setting of {target}; did you mean {', '.join(near)}?")
-        if key in hints:
+        built = _check_nested(f"{section}.{key}", value, allow_foreign)
+        if key in hints and not built:
             _check_type(f"{section}.{key}", value, hints[key])
+
+
+def _check_nested(name: str, value: Any, allow_foreign: bool) -> bool:
+    """Check the targets anywhere inside a value; whether there are any."""
+    if isinstance(value, Mapping) and "_target_" in value:
+        _check(name, value, allow_foreign)
+        return True
+    inside: list[tuple[str, Any]] = []
+    if isinstance(value, Mapping):
+        inside = [(f"{name}.{key}", inner) for key, inner in value.items()]
+    elif isinstance(value, list):
+        inside = [(f"{name}[{k}]", inner) for k, inner in enumerate(value)]
+    found = [_check_nested(*entry, allow_foreign) for entry in inside]  # every one, so no early end
+    return any(found)
 
 
 def _check_type(name: str, value: Any, hint: Any) -> None:
     try:
-        typeguard.check_type(value, hint)
+        typeguard.check_type(value, hint, collection_check_strategy=typeguard.CollectionCheckStrategy.ALL_ITEMS)
     except typeguard.TypeCheckError:
         expected = getattr(hint, "__name__", None) if isinstance(hint, type) else str(hint).replace("typing.", "")
         raise ConfigError(f"{name}={value}: expected {expected}, got {type(value).__name__}") from None

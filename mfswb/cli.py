@@ -34,6 +34,9 @@ def job(cfg: DictConfig) -> float | None:
         if runtime.mode == RunMode.RUN:
             sys.exit(1)
         raise  # a sweep goes on with its other jobs
+    except KeyboardInterrupt:
+        log.error("interrupted; continue with trainer.resume=%s", folder)
+        sys.exit(130)
     where = os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)
     line = f"done: {where}  F = {summary['fairness_gap']:.6g}  W = {summary['mean_distance']:.6g}"
     logging.getLogger("mfswb.result").info("%s", line)

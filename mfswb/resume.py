@@ -13,6 +13,7 @@ _MAY_CHANGE = frozenset(
     f"trainer.{key}"
     for key in ("steps", "eval_steps", "eval_every", "checkpoint_every", "device", "threads", "progress", "tensorboard")
 )
+_OF_THE_COMMAND = ("debug", "objective", "allow_foreign_targets")
 
 
 def continued_config(saved: dict[str, Any], given: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
@@ -27,9 +28,11 @@ def continued_config(saved: dict[str, Any], given: dict[str, Any], overrides: li
         ConfigError: an override asks for something else than the saved run computes.
     """
     config = {key: dict(value) if isinstance(value, dict) else value for key, value in saved.items()}
+    # How errors are shown, and whether a stranger's code may be called, is for this command to say.
+    config.update({key: given[key] for key in _OF_THE_COMMAND})
     for override in OverridesParser.create().parse_overrides(overrides):
         key = override.key_or_group
-        if key == "trainer.resume":
+        if key == "trainer.resume" or key in _OF_THE_COMMAND:
             continue
         if key in _MAY_CHANGE:
             name = key.removeprefix("trainer.")

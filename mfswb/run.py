@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import platform
 import subprocess
@@ -46,10 +47,12 @@ def run(cfg: DictConfig, folder: Path, overrides: list[str]) -> dict[str, Any]:
     earlier, state = None, None
     resume = config["trainer"].pop("resume", None)
     if resume is not None:
-        earlier, saved, state = load_earlier(Path(resume))
+        earlier, saved, state = load_earlier(Path(str(resume)))
         config = continued_config(saved, config, overrides)
+    if not isinstance(config["seed"], int) or config["seed"] < 0:
+        raise ConfigError(f"seed={config['seed']}: give a whole number, not negative")
     recorder = RunFolder(folder, config, resumed_from=earlier)
-    summary: dict[str, Any] = {"status": "running", **_origin(config)}
+    summary: dict[str, Any] = {"status": "running", **_origin(config), "overrides": overrides}
     recorder.summarize(summary)
     if earlier is not None:
         step = 0 if state is None else int(state["step"])
@@ -91,22 +94,22 @@ def _train(config: dict[str, Any], folder: RunFolder, state: dict[str, Any] | No
             made: Optimizer = optimizer(parameters)
         except ValueError as error:
             raise ConfigError(f"optimizer: {first_line(error)}") from error
+        if any(p.default is p.empty for p in inspect.signature(made.step).parameters.values()):
+            raise ConfigError(f"optimizer: {type(made).__name__} needs a closure, which stochastic losses do not allow")
         return made
 
     trainer: Trainer = built("trainer")
-    device, seed = trainer.torch_device(), int(config["seed"])
+    device, seed = trainer.torch_device(), config["seed"]
     loss, slicing, optimizer = bare(built("loss")), built("slicing"), built("optimizer")
     slicing = replace(slicing, sampler=bare(slicing.sampler))
-    task = built("task")(built("data"), loss, slicing, device, trainer.torch_dtype(), seed)
-    log.info(
-        "%s, loss %s, seed %d, %s on %s", config["names"]["task"], config["names"]["loss"], seed, trainer.dtype, device
-    )
-
     recorder: Recorder = folder
     if tensorboard:
         from mfswb.tensorboard import WithTensorBoard
 
         recorder = WithTensorBoard(folder, path)
+    task = built("task")(built("data"), loss, slicing, device, trainer.torch_dtype(), seed)
+    names = config["names"]
+    log.info("%s, loss %s, seed %d, %s on %s", names["task"], names["loss"], seed, trainer.dtype, device)
     try:
         outcome = trainer.fit(task, make_optimizer, recorder, seed=seed, resume=state)
     finally:

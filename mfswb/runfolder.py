@@ -99,14 +99,24 @@ def load_earlier(path: Path) -> tuple[Path, dict[str, Any], dict[str, Any] | Non
     """
     if path.is_file():
         state = _load_checkpoint(path)
-        return path.parent, state["config"], state
+        return path.parent, _checked_config(path, state["config"]), state
     if (path / CHECKPOINT).is_file():
         state = _load_checkpoint(path / CHECKPOINT)
-        return path, state["config"], state
+        return path, _checked_config(path / CHECKPOINT, state["config"]), state
     if (path / CONFIG).is_file():
-        config = yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))
-        return path, config, None
+        try:
+            config = yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise DataError(f"{path / CONFIG}: cannot be read ({first_line(error)})") from None
+        return path, _checked_config(path / CONFIG, config), None
     raise ConfigError(f"trainer.resume={path}: no run there (looked for {CHECKPOINT} and {CONFIG} from {Path.cwd()})")
+
+
+def _checked_config(file: Path, config: Any) -> dict[str, Any]:
+    sections = ("names", "task", "loss", "data", "slicing", "optimizer", "trainer")
+    if not isinstance(config, dict) or not all(isinstance(config.get(section), dict) for section in sections):
+        raise DataError(f"{file}: holds no configuration of a run")
+    return config
 
 
 def _load_checkpoint(file: Path) -> dict[str, Any]:
@@ -114,6 +124,6 @@ def _load_checkpoint(file: Path) -> dict[str, Any]:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         raise DataError(f"{file}: not a readable checkpoint ({first_line(error)})") from None
-    if not isinstance(state, Mapping) or state.get("format") != _FORMAT:
+    if not isinstance(state, Mapping) or state.get("format") != _FORMAT or "config" not in state:
         raise DataError(f"{file}: not a checkpoint of this program and version")
     return dict(state)

@@ -182,12 +182,12 @@ class Trainer:
         Raises:
             DivergedError: the loss or a parameter became infinite or NaN.
         """
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
-        run = _Run(self, problem, make_optimizer(problem.parameters()), recorder, seed)
-        if resume is not None:
-            run.restore(resume)
         try:
+            if self.threads is not None:
+                torch.set_num_threads(self.threads)
+            run = _Run(self, problem, make_optimizer(problem.parameters()), recorder, seed)
+            if resume is not None:
+                run.restore(resume)
             with logging_redirect_tqdm([logging.getLogger()], tqdm_class=tqdm):
                 return run.complete()
         finally:
@@ -211,6 +211,10 @@ class _Run:
         self._unread: list[Tensor] = []
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        if state["step"] > self.trainer.steps:
+            raise ConfigError(
+                f"trainer.steps={self.trainer.steps}: the run to be continued is at step {state['step']} already"
+            )
         self.problem.load_state_dict(state["problem"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"])

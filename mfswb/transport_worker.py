@@ -44,6 +44,7 @@ class TransportSolver:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=environment,
+                start_new_session=True,  # Ctrl-C is for the parent; this process ends with its input
             )
 
     def distances(self, measure: Measure, others: Sequence[Measure]) -> list[float]:

@@ -1,6 +1,6 @@
 """Compare our runs with figures of the published code: same marginals, same start, same stream of directions.
 
-    python scripts/compare_reference.py pointcloud gaussian [--reference FOLDER] [--jobs 2] [--last-step N]
+    python scripts/compare_reference.py pointcloud gaussian color [--reference FOLDER] [--jobs 2] [--last-step N]
 
 Prints a Markdown table an experiment and exits with 1 if a figure lies outside the bounds in ``experiments/NAME.yaml``.
 """
@@ -134,7 +134,7 @@ def table(figures: list[Figure]) -> str:
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="+", help="experiments to compare: pointcloud, gaussian")
+    parser.add_argument("names", nargs="+", help="experiments to compare: pointcloud, gaussian, color")
     parser.add_argument("--reference", type=Path, default=DEFAULT_REFERENCE, help="folder of reference values")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     parser.add_argument("--last-step", type=int, help="compare no later step than this")
@@ -143,6 +143,8 @@ def main() -> int:
     if not arguments.reference.is_dir():
         print(f"{arguments.reference}: no such folder; give the reference values with --reference", file=sys.stderr)
         return 2
+    if arguments.last_step is not None and "color" in arguments.names and arguments.last_step < 5000:
+        parser.error("--last-step: the published colour figures are those after 5000 steps")
     held = True
     for name in arguments.names:
         figures = compare(name, arguments.reference, arguments.jobs, arguments.last_step, arguments.method)

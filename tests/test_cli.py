@@ -50,7 +50,7 @@ def test_the_main_job_fills_its_folder(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     folder = only_run(tmp_path)
     expected = {
-        ".hydra", "barycenter.ply", "barycenter.png", "checkpoint.pt", "config.yaml",
+        "barycenter.ply", "barycenter.png", "checkpoint.pt", "config.yaml",
         "metrics.jsonl", "run.log", "summary.json", "support.npy",
     }  # fmt: skip
     assert {path.name for path in folder.iterdir()} == expected
@@ -151,6 +151,12 @@ def test_a_failing_job_of_a_sweep_leaves_the_others_alone(tmp_path: Path) -> Non
         (["task.x_init=cube"], "task.x_init=cube: unknown start"),
         (["data=gaussians", "data.means=[[0,0],[1]]"], "marginal 1"),
         (["data.names=[dragon]"], "built-in shapes are"),
+        (["seed=-1"], "seed=-1: give a whole number"),
+        (["seed=1.5"], "seed=1.5: give a whole number"),
+        (["task=color", "data=shapes"], "choose data=photos or data=images"),
+        (["data=photos", "data.n_colours=5"], "this task averages point sets"),
+        (["optimizer=adam", "optimizer._target_=torch.optim.LBFGS"], "LBFGS needs a closure"),
+        (["trainer.resume=3"], "trainer.resume=3: no run there"),
     ],
 )
 def test_bad_input_is_one_clear_line(tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -284,6 +290,40 @@ def test_damaged_checkpoints_are_named(tmp_path: Path, uninterrupted: Path, dama
     refused = mfswb_run(tmp_path, "trainer.resume=cut.pt")
     assert refused.returncode == 1
     assert "cut.pt: not a readable checkpoint" in refused.stderr.splitlines()[-1]
+
+
+def test_a_checkpoint_cannot_permit_itself_to_run_code(tmp_path: Path, uninterrupted: Path) -> None:
+    state = torch.load(uninterrupted / "checkpoint.pt", weights_only=True)
+    state["config"]["allow_foreign_targets"] = True
+    state["config"]["data"] = {"_target_": "os.makedirs", "name": str(tmp_path / "owned")}
+    torch.save(state, tmp_path / "evil.pt")
+    refused = mfswb_run(tmp_path, "trainer.resume=evil.pt")
+    assert refused.returncode == 1
+    assert "only targets in" in refused.stderr
+    assert not (tmp_path / "owned").exists()
+
+
+def test_resuming_needs_a_run_and_steps_to_go(tmp_path: Path, uninterrupted: Path) -> None:
+    (tmp_path / "config.yaml").write_text("a: 1")
+    assert "holds no configuration of a run" in mfswb_run(tmp_path, "trainer.resume=.").stderr
+    refused = mfswb_run(tmp_path, f"trainer.resume={uninterrupted}", "trainer.steps=10", "debug=false")
+    assert refused.returncode == 1
+    assert "trainer.steps=10: the run to be continued is at step 600 already" in refused.stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+def test_ctrl_c_is_one_line_and_leaves_no_process(tmp_path: Path) -> None:
+    command = [*COMMAND, "trainer.eval_steps=[]", "hydra.run.dir=here", "trainer.steps=1000000"]
+    job = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while not (tmp_path / "here" / "checkpoint.pt").exists():
+        assert job.poll() is None
+        time.sleep(0.05)
+    os.killpg(job.pid, signal.SIGINT)
+    _, errors = job.communicate(timeout=60)
+    assert job.returncode == 130
+    assert "Traceback" not in errors
+    assert "interrupted; continue with trainer.resume=" in errors
+    assert summary(tmp_path / "here")["status"] == "interrupted"
 
 
 def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:

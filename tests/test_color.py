@@ -183,6 +183,14 @@ def test_few_colours_are_kept_with_a_note(caplog: pytest.LogCaptureFixture) -> N
     assert "tiny.png: its palette has the 2 colours that occur" in caplog.text
 
 
+def test_a_picture_with_large_flat_areas_has_a_full_palette() -> None:
+    picture = np.full((300, 300, 3), 255, dtype=np.uint8)
+    picture[:80, :80] = np.random.default_rng(0).integers(0, 256, (80, 80, 3))
+    palette = fit_palette(picture, 3000, stream(0, "palette"))
+    assert palette.colours.shape == (3000, 3)
+    assert palette.counts.max() >= 300 * 300 - 80 * 80
+
+
 # --- the task ------------------------------------------------------------------------------------------------------
 
 
@@ -281,10 +289,11 @@ def test_weights_are_the_numbers_of_pixels(tmp_path: Path) -> None:
 
 
 def test_palettes_of_one_s_own(tmp_path: Path) -> None:
-    colours = {"source": np.zeros((2, 3)), "b": np.ones((3, 3)), "a": np.full((3, 3), 7.0)}
-    np.savez(tmp_path / "p.npz", allow_pickle=False, **colours)
+    colours = {"target10": np.full((3, 3), 10.0), "source": np.zeros((2, 3)), "target2": np.full((3, 3), 2.0)}
+    np.savez(tmp_path / "p.npz", allow_pickle=False, **colours, result=np.ones((2, 3)))
     photos = load_images(palettes=str(tmp_path / "p.npz"), seed=0)
-    assert photos.names == ("source", "a", "b")
+    assert photos.names == ("source", "target2", "target10")
+    assert [palette.colours.max() for palette in photos.palettes] == [0, 2, 10]
     assert task(photos).picture() is None
     (picture,) = pictures(tmp_path, RGB)
     labelled = load_images(picture, palettes=str(tmp_path / "p.npz"), seed=0)
@@ -304,7 +313,7 @@ def test_built_in_photographs_are_real() -> None:
         ({"source": "a.png"}, "give data.source=FILE"),
         ({"source": "a.png", "targets": ["b.png"], "n_colours": 0}, "data.n_colours=0"),
         ({"palettes": "missing.npz"}, "missing.npz: no such file"),
-        ({"palettes": "one.npz"}, "at least one target"),
+        ({"palettes": "one.npz"}, "expected the arrays"),
         ({"palettes": "range.npz"}, "RGB values from 0 to 255"),
         ({"palettes": "array.npy"}, "not a readable .npz"),
         (
@@ -331,6 +340,19 @@ def test_unknown_names_are_told(tmp_path: Path) -> None:
         load_builtin("mona", ["lisa"], seed=0)
     with pytest.raises(ConfigError, match="choose rgb or lab"):
         task(load_builtin("china", ["flower"], seed=0, n_colours=2), space="hsv")
+
+
+def test_pictures_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    options = ["data.source=china", "data.targets=[china,flower]", "data.n_colours=10", "trainer.steps=2"]
+    summary, _ = harmonise(tmp_path, *options)
+    assert summary["distances"][0] < summary["distances"][1]
+
+
+def test_another_source_is_not_continued(tmp_path: Path) -> None:
+    paths = pictures(tmp_path, RGB, np.ascontiguousarray(RGB[::-1]), RGB // 2)
+    first, second = (load_images(source, [paths[2]], seed=0, n_colours=5) for source in paths[:2])
+    with pytest.raises(ConfigError, match="source differs"):
+        task(second).load_state_dict(task(first).state_dict())
 
 
 def test_a_failing_picture_leaves_no_output(tmp_path: Path) -> None:

@@ -116,6 +116,9 @@ def test_every_experiment_composes(file: Path) -> None:
         assert cfg.names.loss in LOSSES
 
 
+CLOUDS: dict[str, Any] = {"_target_": "mfswb.data.clouds.load_clouds", "seed": 0}
+
+
 @pytest.mark.parametrize(
     ("section", "settings", "message"),
     [
@@ -133,6 +136,13 @@ def test_every_experiment_composes(file: Path) -> None:
             r"slicing\.sampler\._target_",
         ),
         ("loss", {"_target_": "mfswb.losses.fair"}, "there is no such function"),
+        (
+            "data",
+            {**CLOUDS, "paths": ["a.ply", {"_target_": "os.mkdir", "path": "owned"}]},
+            r"data\.paths\[1\]\._target_",
+        ),
+        ("data", {**CLOUDS, "paths": [{"deep": [{"_target_": "os.mkdir"}]}]}, "only targets in"),
+        ("data", {**CLOUDS, "paths": ["a.ply", 3]}, r"data\.paths=.*expected"),
     ],
 )
 def test_wrong_settings_are_named(section: str, settings: dict[str, Any], message: str) -> None:

@@ -212,7 +212,8 @@ def test_built_in_shapes_are_in_the_unit_ball() -> None:
     for cloud in measures.points:
         np.testing.assert_allclose(cloud.mean(axis=0), 0, atol=1e-6)
         assert np.linalg.norm(cloud, axis=1).max() == pytest.approx(1.0, abs=1e-6)
-    assert load_shapes(["2"]).names == ("car",)
+    assert load_shapes(["2", 0]).names == ("car", "airplane")
+    assert load_shapes("chair").names == ("chair",)
     with pytest.raises(ConfigError, match="built-in shapes are airplane, bottle"):
         load_shapes(["dragon"])
 
@@ -262,6 +263,12 @@ def test_a_download_without_network_says_what_to_do(monkeypatch: pytest.MonkeyPa
         load_shapenet50([6, 46])
 
 
-def test_reading_text_directly(tmp_path: Path) -> None:
+def test_text_of_one_or_many_columns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "a.txt").write_text("5\n")
     np.testing.assert_array_equal(read_text(tmp_path / "a.txt"), [[5.0]])
+    (tmp_path / "b.txt").write_text("2\n1.5\n2.5\n")
+    np.testing.assert_array_equal(read_text(tmp_path / "b.txt"), [[2.0], [1.5], [2.5]])
+    assert caplog.text == ""
+    (tmp_path / "c.txt").write_text("1 2 3 4 5\n")
+    np.testing.assert_array_equal(read_text(tmp_path / "c.txt"), [[1, 2, 3]])
+    assert "of its 5 columns the first three" in caplog.text

@@ -262,6 +262,29 @@ def test_weights_count() -> None:
     assert heavy.distances[0] == pytest.approx(25.0, rel=0.3)
 
 
+@pytest.mark.parametrize("loss", ["us", "es"])
+@pytest.mark.parametrize("d", [2, 64, 300])
+def test_the_default_rate_is_stable_in_any_dimension_and_with_uneven_weights(loss: str, d: int) -> None:
+    clouds = [10 * cloud for cloud in blobs(0.0, 1.0, n=40, d=d)]
+    far = sliced_barycenter(clouds, loss, steps=0).mean_distance
+    weights = np.r_[0.5, np.full(59, 0.5 / 59)]
+    # Ten random directions say little in high dimension; what must not happen is that the steps overshoot.
+    assert sliced_barycenter(clouds, loss, steps=100).mean_distance < 1.1 * far
+    heavy = sliced_barycenter(clouds, loss, n_support=60, support_weights=weights, steps=100)
+    assert np.isfinite(heavy.support).all()
+    assert heavy.mean_distance < 1.5 * far
+
+
+def test_thinning_heeds_weights_and_keeps_equal_marginals_equal() -> None:
+    cloud = np.random.default_rng(0).normal(size=(2000, 2))
+    weights = np.r_[[0.4, 0.3, 0.3], np.zeros(1997)]
+    options: dict[str, Any] = {"steps": 0, "x_init": cloud[:50], "weights": [weights, weights]}
+    thinned = sliced_barycenter([cloud, cloud], metric_points=500, **options)
+    exact = sliced_barycenter([cloud, cloud], metric_points=None, **options)
+    assert thinned.fairness_gap == 0
+    assert thinned.mean_distance == pytest.approx(exact.mean_distance, rel=0.1)
+
+
 def test_tensors_and_callables_are_welcome() -> None:
     clouds = torch.tensor(np.stack(blobs(0.0)[:1] * 2)).float().requires_grad_()
     result = sliced_barycenter(clouds, partial(losses.mfswb, lam=10.0), x_init=clouds[0], steps=5)
@@ -273,6 +296,8 @@ def test_library_errors() -> None:
         sliced_barycenter(blobs(0.0), "fair")
     with pytest.raises(DataError, match="dimension 3"):
         sliced_barycenter(blobs(0.0), x_init=np.zeros((4, 3)))
+    with pytest.raises(DataError, match="not an array of numbers"):
+        sliced_barycenter([[[1.0, 2.0], [3.0]]])
     with pytest.raises(ConfigError, match="x_init has 4 points"):
         sliced_barycenter(blobs(0.0), x_init=np.zeros((4, 2)), n_support=5)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mfswb.errors import DataError, first_line
+
+log = logging.getLogger(__name__)
 
 
 def existing_file(path: Path) -> Path:
@@ -73,8 +76,8 @@ def _member(file: Path, archive: np.lib.npyio.NpzFile, name: str | None) -> NDAr
 def read_text(path: Path) -> NDArray[np.float64]:
     """Points from XYZ, PTS or TXT text: one point a line, numbers separated by blanks or commas.
 
-    Of four or more columns the first three are the coordinates. ``#`` and ``//`` start comments; one heading line and
-    the point count that begins a PTS file are skipped, and the count is checked.
+    Of four or more columns the first three are the coordinates, with a note. ``#`` and ``//`` start comments; one
+    heading line and the point count that begins a PTS file are skipped, and the count is checked.
 
     Raises:
         DataError: a line does not hold numbers, has another number of columns than the first, or points are missing.
@@ -106,8 +109,10 @@ def read_text(path: Path) -> NDArray[np.float64]:
         if len(row) != width:
             raise DataError(f"{path}: line {number}: expected {width} numbers like the first point, found {len(row)}")
         rows.append(row[:3])
-    if promised is not None and not rows:
-        rows, promised = [[float(promised)]], None
+    if promised is not None and width <= 1:  # numbers on a line, not a count and points
+        rows, promised, width = [[float(promised)], *rows], None, 1
+    if width > 3:
+        log.warning("%s: of its %d columns the first three are taken as coordinates", path, width)
     if not rows:
         raise DataError(f"{path}: no points found")
     if promised is not None and promised != len(rows):

@@ -23,7 +23,7 @@ _CLOUDS = (".pcd",)
 _MESHES = (".ply", ".obj", ".stl", ".off")
 
 
-def load_clouds(paths: Sequence[str], *, seed: int, n_points: int = 2048, normalize: bool = False) -> Measures:
+def load_clouds(paths: Sequence[str] | str, *, seed: int, n_points: int = 2048, normalize: bool = False) -> Measures:
     """Marginals from files: one a file, or one a slice of an array ``(K, n, d)``.
 
     Args:

@@ -60,7 +60,7 @@ def fit_palette(pixels: Pixels, n_colours: int, rng: np.random.Generator, name: 
     else:
         sample = distinct[rng.choice(len(keys), size=max(_FITTED_PIXELS, 3 * n_colours), p=counts / counts.sum())]
         # A cheap start will do: the Lloyd steps below go on from where it stops, and repair it.
-        init = "k-means++" if n_colours <= _GREEDY_COLOURS else _spread(sample, n_colours, rng)
+        init = "k-means++" if n_colours <= _GREEDY_COLOURS else _spread(sample, distinct, n_colours, rng)
         state = int(rng.integers(2**31))
         fitted = MiniBatchKMeans(n_colours, init=init, n_init=1, max_iter=1, random_state=state).fit(sample)
         centres = _refine(fitted.cluster_centers_.astype(np.float64), distinct, counts, rng)
@@ -77,7 +77,7 @@ def nearest_colours(centres: Points, colours: NDArray[Any]) -> tuple[NDArray[np.
     return np.asarray(nearest, dtype=np.int64), np.asarray(distances, dtype=np.float64)
 
 
-def _spread(sample: Points, k: int, rng: np.random.Generator) -> Points:
+def _spread(sample: Points, distinct: Points, k: int, rng: np.random.Generator) -> Points:
     """Starting centres: k-means++ in a few rounds, each drawing many by their squared distance from those there are."""
     pool, counts = np.unique(sample, axis=0, return_counts=True)
     centres = pool[rng.choice(len(pool), size=1)]
@@ -86,8 +86,8 @@ def _spread(sample: Points, k: int, rng: np.random.Generator) -> Points:
         mass = counts * distances**2
         chosen = rng.choice(len(pool), size=target - len(centres), replace=False, p=mass / mass.sum())
         centres = np.concatenate([centres, pool[chosen]])
-    # Where the sample has fewer colours than centres are wanted, the refinement moves the doubles away.
-    return np.concatenate([centres, centres[: k - len(centres)]])
+    # A picture with large flat areas may show fewer colours in the sample than centres are wanted.
+    return np.concatenate([centres, distinct[rng.choice(len(distinct), size=k - len(centres), replace=False)]])
 
 
 def _refine(centres: Points, distinct: Points, counts: NDArray[np.int64], rng: np.random.Generator) -> Points:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -41,12 +42,13 @@ class Photos:
     names: tuple[str, ...]
 
 
-def load_builtin(source: str, targets: Sequence[str], *, seed: int, n_colours: int = 3000) -> Photos:
+def load_builtin(source: str, targets: Sequence[str] | str, *, seed: int, n_colours: int = 3000) -> Photos:
     """Photographs that need no network: ``china``, ``flower`` and ``hopper``.
 
     Raises:
         ConfigError: another name, or no targets.
     """
+    targets = [targets] if isinstance(targets, str) else targets
     unknown = [name for name in (source, *targets) if name not in _BUILT_IN]
     if unknown:
         raise ConfigError(f"data: no built-in photograph {unknown[0]!r}; there are {', '.join(_BUILT_IN)}")
@@ -56,7 +58,7 @@ def load_builtin(source: str, targets: Sequence[str], *, seed: int, n_colours: i
 
 def load_images(
     source: str | None = None,
-    targets: Sequence[str] | None = None,
+    targets: Sequence[str] | str | None = None,
     palettes: str | None = None,
     *,
     seed: int,
@@ -67,7 +69,7 @@ def load_images(
     Args:
         source: the picture whose colours move.
         targets: the pictures whose palettes are averaged, one or more, of any sizes.
-        palettes: an ``.npz`` file with the arrays ``source`` and, for each target, another ``(k, 3)`` of RGB values
+        palettes: an ``.npz`` file with the arrays ``source``, ``target1``, ``target2``, ... ``(k, 3)`` of RGB values
             0..255; taken instead of palettes fitted here. Pictures are optional then.
         seed: seeds the fit of the palettes.
         n_colours: colours of a palette.
@@ -114,9 +116,12 @@ def _read_palettes(path: Path) -> dict[str, NDArray[np.float64]]:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path}: not a readable .npz file of palettes ({first_line(error)})") from None
-    names = ["source", *sorted(name for name in arrays if name != "source")]
+    numbered = sorted((int(name[6:]), name) for name in arrays if re.fullmatch(r"target\d+", name))
+    names = ["source", *(name for _, name in numbered)]
     if "source" not in arrays or len(names) < 2:
-        raise DataError(f"{path}: expected the arrays 'source' and at least one target, found {', '.join(arrays)}")
+        raise DataError(
+            f"{path}: expected the arrays 'source' and 'target1', 'target2', ..., found {', '.join(arrays)}"
+        )
     checked = Measures.of([arrays[name] for name in names], names=[f"{path}:{name}" for name in names])
     for name, points in zip(names, checked.points, strict=True):
         if checked.dim != 3 or points.min() < 0 or points.max() > 255:

@@ -12,12 +12,13 @@ from mfswb.errors import ConfigError
 from mfswb.measures import Measures
 
 
-def load_shapes(names: Sequence[str]) -> Measures:
+def load_shapes(names: Sequence[str | int] | str) -> Measures:
     """Built-in shapes by name, or by their number in alphabetical order.
 
     Raises:
         ConfigError: an unknown name, or none.
     """
+    names = [names] if isinstance(names, str) else names
     with np.load(BytesIO(files("mfswb.data").joinpath("shapes.npz").read_bytes()), allow_pickle=False) as archive:
         known = sorted(archive.files)
         chosen = [known[int(n)] if str(n).isdecimal() and int(n) < len(known) else str(n) for n in names]

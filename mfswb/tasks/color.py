@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,6 +58,8 @@ class ColorHarmonization:
         p: float = 2,
         metric_points: int | None = 5000,
     ) -> None:
+        if not isinstance(photos, Photos):
+            raise ConfigError("data: this task harmonises pictures: choose data=photos or data=images")
         if space not in _BOUNDS:
             raise ConfigError(f"task.space={space}: choose {' or '.join(_BOUNDS)}")
         self._photos, self._space, self._smooth = photos, space, smooth
@@ -97,11 +100,17 @@ class ColorHarmonization:
         return self._inner.evaluate()
 
     def state_dict(self) -> dict[str, Any]:
-        """The palette."""
-        return self._inner.state_dict()
+        """The palette, and a fingerprint of the source it belongs to."""
+        return {**self._inner.state_dict(), "source": self._source_fingerprint()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved palette."""
+        """Continue from a saved palette.
+
+        Raises:
+            ConfigError: it was computed for other pictures.
+        """
+        if state.get("source") != self._source_fingerprint():
+            raise ConfigError("trainer.resume: the source differs from that of the checkpoint; start a new run instead")
         self._inner.load_state_dict(state)
 
     def close(self) -> None:
@@ -139,20 +148,23 @@ class ColorHarmonization:
         targets = {f"target{k}": target.colours for k, target in enumerate(self._photos.palettes[1:], start=1)}
         with replacing(paths[1]) as temporary:
             np.savez(temporary, allow_pickle=False, source=old.colours, result=palette, **targets)
-        shown = dict(zip(self._photos.names, self._photos.pictures, strict=True))
         picture = self.picture()
         if picture is not None:
             paths += [folder / "harmonised.png", folder / "compressed.png"]
             write_image(paths[2], picture)
             write_image(paths[3], _to_bytes(old.colours[old.labels]))
         title = f"result, F = {row['fairness_gap']:.4g}, W = {row['mean_distance']:.4g}"
-        panels = [
-            (name, image, colours.colours)
-            for (name, image), colours in zip(shown.items(), self._photos.palettes, strict=True)
-        ]
+        colours = [each.colours for each in self._photos.palettes]
+        panels = list(zip(self._photos.names, self._photos.pictures, colours, strict=True))
         paths.append(folder / "color.png")
         color_figure(paths[-1], [*panels, (title, picture, palette)])
         return paths
+
+    def _source_fingerprint(self) -> str:
+        palette = self._photos.palettes[0]
+        digest = hashlib.sha256(np.ascontiguousarray(palette.colours).tobytes())
+        digest.update(np.ascontiguousarray(palette.labels).tobytes())
+        return digest.hexdigest()[:16]
 
     def _from_rgb(self, colours: Points) -> Points:
         if self._space == "rgb":

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mfswb.errors import ConfigError, DataError
@@ -57,16 +58,20 @@ class FreeSupportBarycenter:
         dtype: torch.dtype,
         seed: int,
         *,
-        x_init: str | Points = "sphere",
+        x_init: str | ArrayLike = "sphere",
         x_init_mean: list[float] | None = None,
         x_init_std: float | None = None,
         n_support: int | None = None,
-        weights: Points | None = None,
+        weights: ArrayLike | None = None,
         p: float = 2,
         scale_loss: bool = True,
         bounds: tuple[Points, Points] | None = None,
         metric_points: int | None = 5000,
     ) -> None:
+        if not isinstance(marginals, Measures):
+            raise ConfigError(
+                "data: this task averages point sets: choose data=shapes, clouds, gaussians or shapenet50"
+            )
         if not p >= 1:
             raise ConfigError(f"task.p={p}: the order must be at least 1")
         if metric_points is not None and metric_points < 1:
@@ -83,7 +88,7 @@ class FreeSupportBarycenter:
         self._loss, self._slicing, self._p = loss, slicing, p
         self._device, self._dtype = device, dtype
         self._metric_points = metric_points
-        self._weights = start.weights[0]
+        self.weights = start.weights[0]
         n = len(start.points[0])
         self._loss_scale = float(n) if scale_loss else 1.0
 
@@ -91,7 +96,7 @@ class FreeSupportBarycenter:
         clouds = [self._tensor(marginals.frame.inward(cloud)) for cloud in marginals.points]
         # One stacked tensor where sizes allow: it is projected and sorted in one go.
         self._targets = torch.stack(clouds) if len(set(marginals.sizes)) == 1 else clouds
-        self._support_weights = None if self._weights is None else self._tensor(self._weights)
+        self._support_weights = None if self.weights is None else self._tensor(self.weights)
         given = [None if w is None else self._tensor(w) for w in marginals.weights]
         self._marginal_weights = None if all(w is None for w in given) else given
         self._bounds = None if bounds is None else [self._tensor(marginals.frame.inward(edge)) for edge in bounds]
@@ -139,11 +144,8 @@ class FreeSupportBarycenter:
 
     def evaluate(self) -> Evaluation:
         """Exact W_2^2 of the current support to every marginal, in the user's units."""
-        mine = self._thin("support", self.points(), self._weights)
-        theirs = [
-            self._thin(f"marginal {k}", cloud, weights)
-            for k, (cloud, weights) in enumerate(zip(self.marginals.points, self.marginals.weights, strict=True))
-        ]
+        mine = self._thin(self.points(), self.weights)
+        theirs = [self._thin(*pair) for pair in zip(self.marginals.points, self.marginals.weights, strict=True)]
         distances = self._solver.distances(mine, theirs)
         extra = {"metric_points": self._metric_points} if self._estimated else {}
         return Evaluation(distances, fairness_gap(distances), mean_distance(distances), extra)
@@ -197,13 +199,14 @@ class FreeSupportBarycenter:
     def _tensor(self, values: Points) -> Tensor:
         return torch.tensor(values, dtype=self._dtype, device=self._device)
 
-    def _thin(self, name: str, cloud: Points, weights: Points | None) -> tuple[Points, Points | None]:
+    def _thin(self, cloud: Points, weights: Points | None) -> tuple[Points, Points | None]:
         limit = self._metric_points
         if limit is None or len(cloud) <= limit:
             return cloud, weights
-        # The same points at every evaluation, so that rows of one run can be compared.
-        chosen = stream(self.seed, f"metric {name}").choice(len(cloud), size=limit, replace=False)
-        return cloud[chosen], None if weights is None else weights[chosen]
+        # One stream for all measures and evaluations: rows of a run can be compared, and equal marginals stay equal.
+        # Weighted points are drawn by their weight, with repetition, and then count alike.
+        rng = stream(self.seed, "metric")
+        return cloud[rng.choice(len(cloud), size=limit, replace=weights is not None, p=weights)], None
 
 
 def _short(sizes: tuple[int, ...]) -> str:
