@@ -8,6 +8,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,18 +104,16 @@ def _train(config: dict[str, Any], folder: RunFolder, state: dict[str, Any] | No
     loss, slicing, optimizer = bare(built("loss")), built("slicing"), built("optimizer")
     slicing = replace(slicing, sampler=bare(slicing.sampler))
     recorder: Recorder = folder
-    if tensorboard:
-        from mfswb.tensorboard import WithTensorBoard
-
-        recorder = WithTensorBoard(folder, path)
-    task = built("task")(built("data"), loss, slicing, device, trainer.torch_dtype(), seed)
-    names = config["names"]
-    log.info("%s, loss %s, seed %d, %s on %s", names["task"], names["loss"], seed, trainer.dtype, device)
-    try:
-        outcome = trainer.fit(task, make_optimizer, recorder, seed=seed, resume=state)
-    finally:
+    with ExitStack() as stack:
         if tensorboard:
-            recorder.close()  # type: ignore[attr-defined]
+            from mfswb.tensorboard import WithTensorBoard
+
+            recorder = both = WithTensorBoard(folder, path)
+            stack.callback(both.close)
+        task = built("task")(built("data"), loss, slicing, device, trainer.torch_dtype(), seed)
+        names = config["names"]
+        log.info("%s, loss %s, seed %d, %s on %s", names["task"], names["loss"], seed, trainer.dtype, device)
+        outcome = trainer.fit(task, make_optimizer, recorder, seed=seed, resume=state)
     saved = task.save(path, outcome.row)
     return {
         **{name: value for name, value in outcome.row.items() if name != "seconds"},

@@ -154,7 +154,8 @@ class Trainer:
 
     def is_evaluation_step(self, step: int) -> bool:
         """Whether the schedule asks for an evaluation after ``step`` updates."""
-        return step == self.steps or step in self.eval_steps or (bool(self.eval_every) and step % self.eval_every == 0)  # type: ignore[operator]
+        due = self.eval_every is not None and step % self.eval_every == 0
+        return step == self.steps or step in self.eval_steps or due
 
     def is_checkpoint_step(self, step: int) -> bool:
         """Whether the schedule asks for a checkpoint after ``step`` updates."""
