@@ -83,6 +83,22 @@ def test_every_other_choice_runs(clouds: Path, group: str) -> None:
         finish(folder, [f"{group}={choice}", *OWN_DATA["pointcloud"], *SHORT, *SMALL_TASK["pointcloud"]])
 
 
+def test_normalised_and_chunked_runs_answer_in_the_user_s_coordinates(clouds: Path) -> None:
+    np.save("a.npy", 100 * np.load("a.npy") + 1000)
+    np.save("b.npy", 100 * np.load("b.npy") + 1000)
+    base = [*OWN_DATA["pointcloud"], "trainer.steps=300", "trainer.eval_steps=[]", "loss=us", "task.n_support=40"]
+    results = []
+    for position, extra in enumerate([[], ["data.normalize=true"], ["slicing.chunk=3"]]):
+        overrides = [*base, *extra]
+        summary = run(compose_config(overrides), clouds / str(position), overrides)
+        results.append((np.load(clouds / str(position) / "support.npy"), summary["mean_distance"]))
+    (plain, distance), *others = results
+    assert np.abs(plain.mean(axis=0) - 1000).max() < 50
+    for support, other_distance in others:
+        np.testing.assert_allclose(support, plain, atol=0.5)
+        assert other_distance == pytest.approx(distance, rel=1e-3)
+
+
 def test_losses_by_name_are_those_of_the_configs() -> None:
     assert set(LOSSES) == set(choices("loss"))
     costs = torch.rand(3, 7, generator=torch.Generator().manual_seed(0))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +16,7 @@ import pytest
 
 from mfswb.data.arrays import read_array, read_text
 from mfswb.data.clouds import import_open3d, load_clouds
+from mfswb.data.download import fetch
 from mfswb.data.gaussians import sample_gaussians
 from mfswb.data.ply import write_ply
 from mfswb.data.shapenet import load_shapenet50
@@ -272,3 +277,37 @@ def test_text_of_one_or_many_columns(tmp_path: Path, caplog: pytest.LogCaptureFi
     (tmp_path / "c.txt").write_text("1 2 3 4 5\n")
     np.testing.assert_array_equal(read_text(tmp_path / "c.txt"), [[1, 2, 3]])
     assert "of its 5 columns the first three" in caplog.text
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """A web server on this machine with one file, ``thing.npy``."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    np.save(folder / "thing.npy", POINTS)
+    handler = partial(QuietHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        thread = threading.Thread(target=http.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{http.server_address[1]}"
+        http.shutdown()
+        thread.join()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+def test_downloads_are_verified_and_kept(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    checksum = hashlib.sha256((tmp_path / "served" / "thing.npy").read_bytes()).hexdigest()
+    urls = [f"{server}/missing.npy", f"{server}/thing.npy"]
+    path = fetch(urls, checksum, "thing.npy", "give a file")
+    np.testing.assert_array_equal(read_array(path), POINTS)
+    (tmp_path / "served" / "thing.npy").unlink()
+    assert fetch(urls, checksum, "thing.npy", "give a file") == path
+    (tmp_path / "served" / "thing.npy").write_bytes(b"something else")
+    with pytest.raises(DataError, match=r"other\.npy: could not be fetched .*checksum is wrong.*give a file"):
+        fetch(urls[1:], checksum, "other.npy", "give a file")
+    assert not (path.parent / "other.npy").exists()
