@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from mfswb.data.arrays import existing_file
 from mfswb.data.images import Pixels, read_image
@@ -94,7 +95,9 @@ def load_images(
             assert picture is not None
             return fit_palette(picture, n_colours, stream(seed, f"palette {position}"), str(paths[position]))
 
-        with ThreadPoolExecutor(2) as pool:  # each has stretches on one core; more at once would cost memory
+        # Two at a time, each having stretches on one core. scikit-learn limits BLAS to one thread while it works, and
+        # two such limits would lift each other; so the limit stands around both.
+        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(2) as pool:
             fitted = list(pool.map(fit, range(len(pictures))))
         return Photos(tuple(fitted), tuple(pictures), tuple(names))
     colours = _read_palettes(Path(palettes))

@@ -46,7 +46,8 @@ def _in_space(support: Points, marginals: Measures) -> Figure:
         last = position == len(panels) - 1
         drawn = _thinned(cloud)
         colour = BARYCENTER_COLOUR if last else _colour(position)
-        axes.scatter(drawn[:, 0], drawn[:, 1], drawn[:, 2], s=1.5, color=colour, linewidths=0, depthshade=True)
+        size = min(max(3000 / len(drawn), 1.5), 30)  # few points must not vanish
+        axes.scatter(drawn[:, 0], drawn[:, 1], drawn[:, 2], s=size, color=colour, linewidths=0, depthshade=True)
         for axis, middle in zip("xyz", 0.5 * (low + high), strict=True):
             axes.set(**{f"{axis}lim": (middle - half, middle + half)})
         axes.set_box_aspect((1, 1, 1), zoom=1.5)
