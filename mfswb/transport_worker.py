@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import IO
 
 import numpy as np
@@ -111,7 +112,7 @@ def _receive(stream: IO[bytes]) -> float:
 
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     """Answer requests until they end: a length, an ``.npz`` of that length; back goes one line."""
-    import ot  # noqa: F401 (so that the first request need not wait for it)
+    import_module("ot")  # so that the first request need not wait for it
 
     while True:
         head = requests.read(8)

@@ -319,6 +319,7 @@ def test_ctrl_c_is_one_line_and_leaves_no_process(tmp_path: Path) -> None:
         assert job.poll() is None
         time.sleep(0.05)
     os.killpg(job.pid, signal.SIGINT)
+    # It ends when nobody holds standard error any more, so the transport process must have ended, too.
     _, errors = job.communicate(timeout=60)
     assert job.returncode == 130
     assert "Traceback" not in errors

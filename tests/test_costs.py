@@ -213,8 +213,7 @@ def test_the_road_of_other_devices_gives_the_same(monkeypatch: pytest.MonkeyPatc
         return costs, torch.autograd.grad(costs.square().sum(), [support, *marginals])
 
     here = everything()
-    torch_sort: Callable[[Tensor], tuple[Tensor, Tensor]] = lambda values: torch.sort(values, dim=-1)  # noqa: E731
-    monkeypatch.setattr("mfswb.wasserstein.argsort_rows", torch_sort)
+    monkeypatch.setattr("mfswb.wasserstein.argsort_rows", lambda values: torch.sort(values, dim=-1))
     monkeypatch.setattr("mfswb.wasserstein.sort_rows", lambda values: torch.sort(values, dim=-1).values)
     torch.testing.assert_close(here, everything())
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -241,9 +242,9 @@ def test_gaussian_samples_have_their_moments() -> None:
         ({"means": [[0, 0]], "sizes": 0}, "at least one is needed"),
     ],
 )
-def test_bad_gaussians_are_named(settings: dict[str, object], message: str) -> None:
+def test_bad_gaussians_are_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        sample_gaussians(**settings, seed=0)  # type: ignore[arg-type]
+        sample_gaussians(**settings, seed=0)
 
 
 def test_shapenet_takes_the_published_array_only(tmp_path: Path) -> None:
