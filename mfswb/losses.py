@@ -91,7 +91,22 @@ def es_mfswb(costs: Tensor, detach_weights: bool = False) -> Tensor:
     return (weights * worst).sum()
 
 
+def none(costs: Tensor) -> Tensor:
+    """No objective at all: zero whatever the costs, for tasks that have other terms (the plain autoencoder).
+
+    Example:
+        >>> none(torch.tensor([[1.0, 9.0], [4.0, 8.0]]))
+        tensor(0.)
+    """
+    return costs.new_zeros(())
+
+
+def is_none(loss: Callable[..., Tensor]) -> bool:
+    """Whether a loss is :func:`none`, perhaps as a partial of it."""
+    return getattr(loss, "func", loss) is none
+
+
 LOSSES: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {"uswb": uswb, "mfswb": mfswb, "s": s_mfswb, "us": us_mfswb, "es": es_mfswb}
 )
-"""The losses by the names they have on the command line."""
+"""The losses of a barycenter by the names they have on the command line."""

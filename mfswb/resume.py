@@ -11,7 +11,17 @@ from mfswb.errors import ConfigError
 # How long, how often looked at and where it is computed may change; what is computed may not.
 _MAY_CHANGE = frozenset(
     f"trainer.{key}"
-    for key in ("steps", "eval_steps", "eval_every", "checkpoint_every", "device", "threads", "progress", "tensorboard")
+    for key in (
+        "steps",
+        "epochs",
+        "eval_steps",
+        "eval_every",
+        "checkpoint_every",
+        "device",
+        "threads",
+        "progress",
+        "tensorboard",
+    )
 )
 _OF_THE_COMMAND = ("debug", "objective", "allow_foreign_targets")
 
@@ -37,6 +47,8 @@ def continued_config(saved: dict[str, Any], given: dict[str, Any], overrides: li
         if key in _MAY_CHANGE:
             name = key.removeprefix("trainer.")
             config["trainer"][name] = given["trainer"][name]
+            if name == "epochs":  # given steps say whether it counts
+                config["trainer"]["steps"] = given["trainer"]["steps"]
             continue
         is_choice = key in saved["names"]
         before = saved["names"][key] if is_choice else _at(saved, key)

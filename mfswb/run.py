@@ -45,6 +45,7 @@ def run(cfg: DictConfig, folder: Path, overrides: list[str]) -> dict[str, Any]:
     """
     started = time.perf_counter()
     config = _plain(cfg)
+    _settle_length(config, overrides)
     earlier, state = None, None
     resume = config["trainer"].pop("resume", None)
     if resume is not None:
@@ -113,6 +114,7 @@ def _train(config: dict[str, Any], folder: RunFolder, state: dict[str, Any] | No
         task = built("task")(built("data"), loss, slicing, device, trainer.torch_dtype(), seed)
         names = config["names"]
         log.info("%s, loss %s, seed %d, %s on %s", names["task"], names["loss"], seed, trainer.dtype, device)
+        trainer = trainer.of_length(getattr(task, "steps_per_epoch", None))
         outcome = trainer.fit(task, make_optimizer, recorder, seed=seed, resume=state)
     saved = task.save(path, outcome.row)
     return {
@@ -124,6 +126,13 @@ def _train(config: dict[str, Any], folder: RunFolder, state: dict[str, Any] | No
         "threads": torch.get_num_threads(),
         "files": [file.name for file in saved],
     }
+
+
+def _settle_length(config: dict[str, Any], overrides: list[str]) -> None:
+    """Let ``trainer.epochs`` count where it was typed without ``trainer.steps``, whatever the task's file says."""
+    typed = {override.partition("=")[0].lstrip("+") for override in overrides}
+    if "trainer.epochs" in typed and "trainer.steps" not in typed:
+        config["trainer"]["steps"] = None
 
 
 def _plain(cfg: DictConfig) -> dict[str, Any]:
@@ -148,6 +157,10 @@ def _plain(cfg: DictConfig) -> dict[str, Any]:
 
     for section in ("data", "task"):
         config[section] = {key: absolute(value) for key, value in config[section].items()}
+    for key in ("dir", "path"):
+        folder = config["data"].get(key)
+        if isinstance(folder, str) and Path(folder).is_dir():
+            config["data"][key] = str(Path(folder).absolute())
     return {str(key): value for key, value in config.items()}
 
 

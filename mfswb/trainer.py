@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -98,7 +99,8 @@ class Trainer:
     """Runs ``steps`` optimiser steps with evaluations and checkpoints on schedule.
 
     Attributes:
-        steps: number of optimiser steps.
+        steps: number of optimiser steps; None takes ``epochs``.
+        epochs: length in passes over the data, for tasks that have epochs; ``steps`` goes before it.
         eval_steps: steps (counted after the update; 0 is the start) to evaluate at. The last step always is.
         eval_every: evaluate every so many steps too, from 0 on.
         checkpoint_every: write a checkpoint every so many steps too; the start and the end always are.
@@ -108,7 +110,7 @@ class Trainer:
         progress: show a progress bar; null shows it on a terminal only.
     """
 
-    steps: int
+    steps: int | None
     eval_steps: Sequence[int] = ()
     eval_every: int | None = None
     checkpoint_every: int | None = 1000
@@ -116,10 +118,14 @@ class Trainer:
     dtype: str = "float32"
     threads: int | None = None
     progress: bool | None = None
+    epochs: float | None = None
 
     def __post_init__(self) -> None:
-        if self.steps < 0:
-            raise ConfigError(f"trainer.steps={self.steps}: must not be negative")
+        if self.steps is None and self.epochs is None:
+            raise ConfigError("trainer.steps: give a number of steps (or trainer.epochs, for tasks that have them)")
+        for name, value in [("steps", self.steps), ("epochs", self.epochs)]:
+            if value is not None and not 0 <= value < float("inf"):
+                raise ConfigError(f"trainer.{name}={value}: must not be negative")
         for name, value in [("eval_every", self.eval_every), ("checkpoint_every", self.checkpoint_every)]:
             if value is not None and value < 1:
                 raise ConfigError(f"trainer.{name}={value}: give a positive number of steps, or null for never")
@@ -129,6 +135,18 @@ class Trainer:
             raise ConfigError(f"trainer.dtype={self.dtype}: choose float32 or float64")
         if self.threads is not None and self.threads < 1:
             raise ConfigError(f"trainer.threads={self.threads}: give a positive number, or null")
+
+    def of_length(self, steps_per_epoch: float | None) -> Trainer:
+        """The same with its number of steps settled, for a task of so many steps an epoch, or None.
+
+        Raises:
+            ConfigError: epochs are asked for where there are none.
+        """
+        if self.steps is not None:
+            return self
+        if steps_per_epoch is None or self.epochs is None:
+            raise ConfigError(f"trainer.epochs={self.epochs}: this task has no epochs; give trainer.steps")
+        return replace(self, steps=math.ceil(self.epochs * steps_per_epoch))
 
     def torch_dtype(self) -> torch.dtype:
         """The floating-point type of the iterate."""
@@ -199,6 +217,8 @@ class _Run:
     """The moving parts of one call of ``Trainer.fit``."""
 
     def __init__(self, trainer: Trainer, problem: Problem, optimizer: Optimizer, recorder: Recorder, seed: int) -> None:
+        assert trainer.steps is not None, "of_length settles it"
+        self.steps = trainer.steps
         self.trainer, self.problem, self.optimizer, self.recorder = trainer, problem, optimizer, recorder
         self.generator = torch.Generator().manual_seed(seed)
         self.parameters = list(problem.parameters())
@@ -212,10 +232,8 @@ class _Run:
         self._unread: list[Tensor] = []
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        if state["step"] > self.trainer.steps:
-            raise ConfigError(
-                f"trainer.steps={self.trainer.steps}: the run to be continued is at step {state['step']} already"
-            )
+        if state["step"] > self.steps:
+            raise ConfigError(f"trainer.steps={self.steps}: the run to be continued is at step {state['step']} already")
         self.problem.load_state_dict(state["problem"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"])
@@ -225,7 +243,7 @@ class _Run:
         self.resumed = True
 
     def complete(self) -> Outcome:
-        steps = self.trainer.steps
+        steps = self.steps
         if self.resumed:
             if self.trainer.is_evaluation_step(self.step) and self.row.get("step") != self.step:
                 self._evaluate()

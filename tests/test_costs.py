@@ -164,6 +164,52 @@ def test_gradient_of_every_loss_is_that_of_finite_differences(name: str) -> None
     assert torch.autograd.gradcheck(value, tuple(leaves), eps=1e-7, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("p", [1.5, 2.0])
+def test_gradient_by_the_marginals_alone_is_that_of_finite_differences(name: str, p: float) -> None:
+    """The autoencoder's case: the prior is fixed, the marginals are learnt, some as large as the prior."""
+    support, directions = cloud(7, 8, 2), sphere(9, 6, 2)
+    leaves = [cloud(k, m, 2).requires_grad_() for k, m in enumerate([5, 8, 11, 16, 1])]
+
+    def value(*marginals: Tensor) -> Tensor:
+        return LOSSES[name](sliced_costs(support, marginals, directions, p=p))
+
+    assert torch.autograd.gradcheck(value, tuple(leaves), eps=1e-7, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("sizes", [[12, 12], [5, 12, 30, 7], [24, 36]], ids=str)
+@pytest.mark.parametrize("budget", [0, 1 << 30])
+def test_who_needs_a_gradient_changes_neither_costs_nor_gradients(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, sizes: list[int], budget: int
+) -> None:
+    monkeypatch.setattr("mfswb.wasserstein._MEMORY_BUDGET_BYTES", budget)  # nothing: all is done again
+    support, directions = cloud(0, 12, 3, dtype), sphere(1, 9, 3, dtype)
+    marginals = [cloud(2 + k, m, 3, dtype) for k, m in enumerate(sizes)]
+    plain = sliced_costs(support, marginals, directions)
+    scale = torch.linspace(0.5, 2.0, plain.numel(), dtype=dtype).view(plain.shape)
+    gradients: dict[str, Tensor] = {}
+    for of_support, of_marginals in [(True, False), (False, True), (True, True)]:
+        x = support.clone().requires_grad_(of_support)
+        ys = [y.clone().requires_grad_(of_marginals) for y in marginals]
+        costs = sliced_costs(x, ys, directions, chunk=4)
+        torch.testing.assert_close(costs, plain)
+        (costs * scale).sum().backward()  # type: ignore[no-untyped-call]
+        for name, leaf in [("support", x), *((f"marginal {k}", y) for k, y in enumerate(ys))]:
+            if leaf.grad is not None:
+                torch.testing.assert_close(leaf.grad, gradients.setdefault(name, leaf.grad))
+    assert len(gradients) == 1 + len(sizes)
+
+
+def test_costs_of_near_copies_keep_their_digits() -> None:
+    """Sums of squares would cancel: points around 100 that are 1e-3 apart, of unequal sizes, in float32."""
+    support = 100 + cloud(0, 300, 2, torch.float32)
+    marginal = torch.cat([support, support[:150]]) + 1e-3
+    directions = sphere(1, 20, 2, torch.float32)
+    exact = sliced_costs(support.double(), [marginal.double()], directions.double())
+    torch.testing.assert_close(sliced_costs(support, [marginal], directions).double(), exact, rtol=1e-4, atol=1e-9)
+
+
 def test_stacked_and_listed_marginals_agree_with_gradients() -> None:
     support, directions = cloud(0, 20, 3).requires_grad_(), sphere(1, 5, 3)
     stacked = torch.stack([cloud(2, 20, 3), cloud(3, 20, 3)]).requires_grad_()

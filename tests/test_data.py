@@ -302,7 +302,7 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 def test_downloads_are_verified_and_kept(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    checksum = hashlib.sha256((tmp_path / "served" / "thing.npy").read_bytes()).hexdigest()
+    checksum = "sha256:" + hashlib.sha256((tmp_path / "served" / "thing.npy").read_bytes()).hexdigest()
     urls = [f"{server}/missing.npy", f"{server}/thing.npy"]
     path = fetch(urls, checksum, "thing.npy", "give a file")
     np.testing.assert_array_equal(read_array(path), POINTS)

@@ -50,8 +50,26 @@ def read_image(path: Path) -> Pixels:
     return np.array(rgb, dtype=np.uint8)
 
 
+def read_grey_or_rgb(path: Path, size: tuple[int, int] | None = None) -> Pixels:
+    """A picture as ``(height, width, 3)``, or ``(height, width, 1)`` where all its pixels are grey.
+
+    Args:
+        path: see :func:`read_image`.
+        size: height and width to resize to (bicubic), if any.
+
+    Raises:
+        DataError: as :func:`read_image`.
+    """
+    pixels = read_image(path)
+    if size is not None and pixels.shape[:2] != size:
+        resized = Image.fromarray(pixels).resize((size[1], size[0]), Image.Resampling.BICUBIC)
+        pixels = np.asarray(resized)
+    grey = bool((pixels == pixels[..., :1]).all())
+    return pixels[..., :1] if grey else pixels
+
+
 def write_image(path: Path, pixels: Pixels) -> None:
-    """Write ``(height, width, 3)`` 8-bit RGB as PNG, atomically."""
+    """Write ``(height, width, 3)`` 8-bit RGB, or ``(height, width)`` grey, as PNG, atomically."""
     with replacing(path) as temporary:
         Image.fromarray(pixels).save(temporary, format="PNG")
 

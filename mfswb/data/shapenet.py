@@ -34,7 +34,11 @@ def load_shapenet50(indices: Sequence[int], path: str | None = None) -> Measures
     wrong = [k for k in indices if not 0 <= int(k) < _SHAPE[0]]
     if wrong or not indices:
         raise ConfigError(f"data.indices={list(indices)}: give numbers from 0 to {_SHAPE[0] - 1}")
-    file = Path(path) if path is not None else fetch(_URLS, _SHA256, _FILE, "give data.path=FILE, or use data=shapes")
+    file = (
+        Path(path)
+        if path is not None
+        else fetch(_URLS, f"sha256:{_SHA256}", _FILE, "give data.path=FILE, or use data=shapes")
+    )
     clouds = read_array(file)
     if clouds.shape != _SHAPE:
         raise DataError(f"{file}: expected the published array of shape {_SHAPE}, got {clouds.shape}")

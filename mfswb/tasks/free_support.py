@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mfswb.errors import ConfigError, DataError
+from mfswb.losses import is_none
 from mfswb.measures import Measures, Points
 from mfswb.metrics import fairness_gap, mean_distance
 from mfswb.seeding import stream
@@ -72,6 +73,8 @@ class FreeSupportBarycenter:
             raise ConfigError(
                 "data: this task averages point sets: choose data=shapes, clouds, gaussians or shapenet50"
             )
+        if is_none(loss):
+            raise ConfigError("loss=none: leaves nothing to optimise here; choose uswb, mfswb, s, us or es")
         if not p >= 1:
             raise ConfigError(f"task.p={p}: the order must be at least 1")
         if metric_points is not None and metric_points < 1:
