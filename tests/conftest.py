@@ -29,3 +29,11 @@ def shapenet() -> Path:
     if not file.is_file():
         pytest.skip(f"no ShapeNet clouds at {file}")
     return file
+
+
+@pytest.fixture(scope="session")
+def mnist() -> Path:
+    folder = SHARED / "data" / "mnist"
+    if not folder.is_dir():
+        pytest.skip(f"no MNIST files at {folder}")
+    return folder
