@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -45,7 +45,7 @@ class _Memory:
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
 
-    def evaluated(self, row: dict[str, Any]) -> None:
+    def evaluated(self, row: dict[str, Any], snapshots: Mapping[str, Any]) -> None:
         self.rows.append(row)
 
     def checkpoint(self, state: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ def job(cfg: DictConfig) -> float | None:
     runtime = HydraConfig.get()
     folder = Path(runtime.runtime.output_dir)
     try:
-        summary = run(cfg, folder, list(runtime.overrides.task))
+        summary = run(cfg, folder, list(runtime.overrides.task), again=runtime.mode == RunMode.MULTIRUN)
     except MfswbError as error:
         if cfg.debug or os.environ.get("HYDRA_FULL_ERROR") == "1":
             log.exception("%s", error)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+
+_LONGEST_NAME = 60
+_FIRST = {"task": 0, "loss": 1, "loss.lam": 2, "seed": 3}
 
 
 def config_dir() -> Path:
@@ -18,8 +25,40 @@ def config_dir() -> Path:
 
 
 def register_resolvers() -> None:
-    """Make ``${token:}`` known: part of a run's folder name, so that runs started at one moment never share one."""
+    """Make our interpolations known.
+
+    ``${token:}`` is part of a run's folder name, so that runs started at one moment never share one. ``${slug:LIST}``
+    makes a folder name of a sweep job's overrides. ``${cores:}`` is the number of CPU cores this process may use.
+    """
     OmegaConf.register_new_resolver("token", lambda: secrets.token_hex(3), use_cache=True, replace=True)
+    OmegaConf.register_new_resolver("slug", slug, replace=True)
+    OmegaConf.register_new_resolver("cores", cores, replace=True)
+
+
+def cores() -> int:
+    """CPU cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def slug(overrides: Sequence[str]) -> str:
+    """A folder name that tells a job's overrides apart from others', and needs no quotes anywhere.
+
+    Loss and seed come first; what does not fit or would need quotes is left to a hash.
+
+    Example:
+        >>> slug(["loss=es", "seed=1"])
+        'loss-es_seed-1'
+        >>> slug(["data.names=[chair,mug]", "loss=es"])
+        'loss-es_data.names-chair_mug_82a9'
+    """
+    ordered = sorted(overrides, key=lambda text: _FIRST.get(text.partition("=")[0], len(_FIRST)))
+    plain = "_".join(ordered).replace("=", "-").replace(",", "_")
+    name = re.sub(r"[^A-Za-z0-9._-]+", "", plain)[:_LONGEST_NAME]
+    if name == plain:
+        return name
+    return f"{name}_{hashlib.sha256(chr(0).join(ordered).encode()).hexdigest()[:4]}"
 
 
 def compose_config(overrides: list[str]) -> DictConfig:

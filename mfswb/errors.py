@@ -26,6 +26,10 @@ class DivergedError(MfswbError, ArithmeticError):
         super().__init__(message)
         self.step = step
 
+    def __reduce__(self) -> tuple[type[DivergedError], tuple[int, str]]:
+        """Sweeps send errors from process to process."""
+        return DivergedError, (self.step, str(self))
+
 
 def first_line(error: BaseException) -> str:
     """What an error of somebody else's code says, on one line; its type where it says nothing."""

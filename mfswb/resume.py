@@ -61,6 +61,19 @@ def continued_config(saved: dict[str, Any], given: dict[str, Any], overrides: li
     return config
 
 
+def same_run(saved: dict[str, Any], given: dict[str, Any]) -> bool:
+    """Whether two configurations compute the same, figure by figure, and look at it at the same steps."""
+    return what_is_computed(saved) == what_is_computed(given)
+
+
+def what_is_computed(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of a configuration that figures depend on."""
+    kept = {key: value for key, value in config.items() if key not in _OF_THE_COMMAND}
+    hidden = ("progress", "tensorboard", "resume", "checkpoint_every")
+    kept["trainer"] = {key: value for key, value in config["trainer"].items() if key not in hidden}
+    return kept
+
+
 def _at(config: dict[str, Any], key: str) -> Any:
     value: Any = config
     for part in key.split("."):

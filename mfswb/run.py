@@ -7,6 +7,7 @@ import logging
 import platform
 import subprocess
 import time
+import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -22,20 +23,21 @@ from torch import Tensor
 from mfswb import __version__
 from mfswb.building import bare, build
 from mfswb.errors import ConfigError, DivergedError, MfswbError, first_line
-from mfswb.resume import continued_config
-from mfswb.runfolder import RunFolder, load_earlier, read_metrics
+from mfswb.resume import continued_config, same_run
+from mfswb.runfolder import RunFolder, finished_summary, holds_a_run, load_config, load_earlier, read_metrics
 from mfswb.trainer import Optimizer, Recorder, Trainer
 
 log = logging.getLogger(__name__)
 
 
-def run(cfg: DictConfig, folder: Path, overrides: list[str]) -> dict[str, Any]:
+def run(cfg: DictConfig, folder: Path, overrides: list[str], *, again: bool = False) -> dict[str, Any]:
     """Carry out the run that ``cfg`` describes and write it into ``folder``.
 
     Args:
         cfg: the composed configuration.
         folder: where the run goes.
         overrides: what the user typed, which decides whether a checkpoint may be continued.
+        again: where ``folder`` holds this very run already, leave it if it is finished, else continue it there.
 
     Returns:
         The summary, as in ``summary.json``.
@@ -44,13 +46,21 @@ def run(cfg: DictConfig, folder: Path, overrides: list[str]) -> dict[str, Any]:
         MfswbError: anything the user can mend; ``summary.json`` then says what happened.
     """
     started = time.perf_counter()
-    config = _plain(cfg)
+    config = plain_config(cfg)
     _settle_length(config, overrides)
     earlier, state = None, None
     resume = config["trainer"].pop("resume", None)
     if resume is not None:
         earlier, saved, state = load_earlier(Path(str(resume)))
         config = continued_config(saved, config, overrides)
+    elif again and holds_a_run(folder):
+        done = finished_summary(folder)
+        earlier, saved, state = load_earlier(folder) if done is None else (folder, load_config(folder), None)
+        if not same_run(saved, config):
+            raise ConfigError(f"{folder}: holds a run with another configuration; give another hydra.sweep.dir")
+        if done is not None:
+            log.info("%s: finished already", folder)
+            return done
     if not isinstance(config["seed"], int) or config["seed"] < 0:
         raise ConfigError(f"seed={config['seed']}: give a whole number, not negative")
     recorder = RunFolder(folder, config, resumed_from=earlier)
@@ -59,9 +69,11 @@ def run(cfg: DictConfig, folder: Path, overrides: list[str]) -> dict[str, Any]:
     if earlier is not None:
         step = 0 if state is None else int(state["step"])
         log.info("continuing %s from step %d", earlier, step)
-        recorder.keep_rows([] if state is None else read_metrics(earlier, step))
+        recorder.keep_rows([] if state is None else read_metrics(earlier, step), earlier)
 
     def finish(status: str, **more: Any) -> dict[str, Any]:
+        if "error" in more:
+            recorder.keep_traceback(traceback.format_exc())
         summary.update(status=status, seconds_total=round(time.perf_counter() - started, 3), **more)
         recorder.summarize(summary)
         return summary
@@ -135,7 +147,7 @@ def _settle_length(config: dict[str, Any], overrides: list[str]) -> None:
         config["trainer"]["steps"] = None
 
 
-def _plain(cfg: DictConfig) -> dict[str, Any]:
+def plain_config(cfg: DictConfig) -> dict[str, Any]:
     """The configuration as plain values, with relative paths of files made absolute so that it can be used anywhere."""
     try:
         config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)

@@ -6,18 +6,21 @@ import json
 import logging
 import os
 import pickle
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
+from numpy.typing import NDArray
 
 from mfswb.errors import ConfigError, DataError, first_line
-from mfswb.files import replacing, write_json, write_text
+from mfswb.files import replacing, save_array, write_json, write_text
 
 log = logging.getLogger(__name__)
 
+SNAPSHOTS, TRACEBACK = "snapshots", "traceback.txt"
 CHECKPOINT, CONFIG, METRICS, SUMMARY = "checkpoint.pt", "config.yaml", "metrics.jsonl", "summary.json"
 _FORMAT = 1
 
@@ -38,21 +41,32 @@ class RunFolder:
         self.path, self.config = path, config
         try:
             path.mkdir(parents=True, exist_ok=True)
-            holds_a_run = any((path / name).exists() for name in (CHECKPOINT, SUMMARY, METRICS))
-            if holds_a_run and (resumed_from is None or path.resolve() != resumed_from.resolve()):
+            if holds_a_run(path) and (resumed_from is None or path.resolve() != resumed_from.resolve()):
                 raise ConfigError(
                     f"{path}: already holds a run; give another hydra.run.dir, or continue it: trainer.resume={path}"
                 )
             write_text(path / CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+            (path / TRACEBACK).unlink(missing_ok=True)
         except OSError as error:
             raise ConfigError(f"{path}: the run's folder cannot be written ({error.strerror})") from None
 
-    def keep_rows(self, rows: list[dict[str, Any]]) -> None:
-        """Start the metrics with rows of an earlier part of the run."""
+    def keep_rows(self, rows: list[dict[str, Any]], earlier: Path) -> None:
+        """Start the metrics with rows of an earlier part of the run, and take over their snapshots."""
         write_text(self.path / METRICS, "".join(json.dumps(row) + "\n" for row in rows))
+        if earlier.resolve() == self.path.resolve() or not (earlier / SNAPSHOTS).is_dir():
+            return
+        (self.path / SNAPSHOTS).mkdir(exist_ok=True)
+        for row in rows:
+            for file in (earlier / SNAPSHOTS).glob(snapshot_path(earlier, "*", row["step"]).name):
+                with replacing(self.path / SNAPSHOTS / file.name) as temporary:
+                    shutil.copyfile(file, temporary)
 
-    def evaluated(self, row: dict[str, Any]) -> None:
-        """Append one line to ``metrics.jsonl``."""
+    def evaluated(self, row: dict[str, Any], snapshots: Mapping[str, NDArray[Any]]) -> None:
+        """Append one line to ``metrics.jsonl``; arrays go to ``snapshots/NAME_STEP.npy`` before it."""
+        if snapshots:
+            (self.path / SNAPSHOTS).mkdir(exist_ok=True)
+        for name, values in snapshots.items():
+            save_array(snapshot_path(self.path, name, row["step"]), values)
         with (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
             file.flush()
@@ -63,9 +77,45 @@ class RunFolder:
         with replacing(self.path / CHECKPOINT) as temporary:
             torch.save({"format": _FORMAT, "config": self.config, **state}, temporary)
 
+    def keep_traceback(self, text: str) -> None:
+        """Write where an error came from to ``traceback.txt``."""
+        write_text(self.path / TRACEBACK, text)
+
     def summarize(self, summary: dict[str, Any]) -> None:
         """Replace ``summary.json``."""
         write_json(self.path / SUMMARY, summary)
+
+
+def snapshot_path(folder: Path, name: str, step: int) -> Path:
+    """Where a run folder keeps an array of one of its evaluations."""
+    return folder / SNAPSHOTS / f"{name}_{step:08d}.npy"
+
+
+def holds_a_run(folder: Path) -> bool:
+    """Whether a run has begun there."""
+    return any((folder / name).exists() for name in (CHECKPOINT, SUMMARY, METRICS))
+
+
+def finished_summary(folder: Path) -> dict[str, Any] | None:
+    """The summary of a run that came to its end; None of any other."""
+    try:
+        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return summary if isinstance(summary, dict) and summary.get("status") == "finished" else None
+
+
+def load_config(folder: Path) -> dict[str, Any]:
+    """The configuration a run folder holds.
+
+    Raises:
+        DataError: it is missing or damaged.
+    """
+    try:
+        config = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise DataError(f"{folder / CONFIG}: cannot be read ({first_line(error)})") from None
+    return _checked_config(folder / CONFIG, config)
 
 
 def read_metrics(folder: Path, last_step: int | None = None) -> list[dict[str, Any]]:
@@ -104,11 +154,7 @@ def load_earlier(path: Path) -> tuple[Path, dict[str, Any], dict[str, Any] | Non
         state = _load_checkpoint(path / CHECKPOINT)
         return path, _checked_config(path / CHECKPOINT, state["config"]), state
     if (path / CONFIG).is_file():
-        try:
-            config = yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise DataError(f"{path / CONFIG}: cannot be read ({first_line(error)})") from None
-        return path, _checked_config(path / CONFIG, config), None
+        return path, load_config(path), None
     raise ConfigError(f"trainer.resume={path}: no run there (looked for {CHECKPOINT} and {CONFIG} from {Path.cwd()})")
 
 

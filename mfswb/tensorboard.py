@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from numpy.typing import NDArray
 
 from mfswb.errors import ConfigError
 from mfswb.trainer import Recorder
@@ -26,9 +29,9 @@ class WithTensorBoard:
         self._inner = inner
         self._writer = SummaryWriter(str(folder / "tensorboard"))
 
-    def evaluated(self, row: dict[str, Any]) -> None:
+    def evaluated(self, row: dict[str, Any], snapshots: Mapping[str, NDArray[Any]]) -> None:
         """Record one evaluation in both places."""
-        self._inner.evaluated(row)
+        self._inner.evaluated(row, snapshots)
         for name, value in row.items():
             if isinstance(value, (int, float)) and name != "step":
                 self._writer.add_scalar(name, value, row["step"])

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
@@ -25,12 +26,21 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Distances of the current iterate to every marginal, with whatever else a task measures."""
+    """Distances of the current iterate to every marginal, with whatever else a task measures.
+
+    Attributes:
+        distances: W_2^2 to every marginal.
+        fairness_gap: F of them.
+        mean_distance: W of them.
+        extra: more figures, for the row.
+        snapshots: arrays worth keeping of this step, by name.
+    """
 
     distances: list[float]
     fairness_gap: float
     mean_distance: float
     extra: dict[str, Any] = field(default_factory=dict)
+    snapshots: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 class Problem(Protocol):
@@ -77,8 +87,8 @@ class Optimizer(Protocol):
 class Recorder(Protocol):
     """Where a run's progress goes: a run folder, or a list in memory."""
 
-    def evaluated(self, row: dict[str, Any]) -> None:
-        """One evaluation, as a JSON-like row."""
+    def evaluated(self, row: dict[str, Any], snapshots: Mapping[str, NDArray[Any]]) -> None:
+        """One evaluation, as a JSON-like row, with what is to be kept of its step."""
 
     def checkpoint(self, state: dict[str, Any]) -> None:
         """A complete state to resume from."""
@@ -314,7 +324,7 @@ class _Run:
             **result.extra,
         }
         log.info("step %d: F %.6g, W %.6g", self.step, result.fairness_gap, result.mean_distance)
-        self.recorder.evaluated(self.row)
+        self.recorder.evaluated(self.row, result.snapshots)
 
     def _postfix(self) -> dict[str, str]:
         shown = {"loss": self.loss, **{name: self.row.get(name) for name in ("fairness_gap", "mean_distance")}}

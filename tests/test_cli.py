@@ -51,7 +51,7 @@ def test_the_main_job_fills_its_folder(tmp_path: Path) -> None:
     folder = only_run(tmp_path)
     expected = {
         "barycenter.ply", "barycenter.png", "checkpoint.pt", "config.yaml",
-        "metrics.jsonl", "run.log", "summary.json", "support.npy",
+        "marginals.npz", "metrics.jsonl", "run.log", "snapshots", "summary.json", "support.npy",
     }  # fmt: skip
     assert {path.name for path in folder.iterdir()} == expected
     told = summary(folder)
@@ -63,6 +63,8 @@ def test_the_main_job_fills_its_folder(tmp_path: Path) -> None:
     assert told["distances"] == rows[-1]["distances"]
     support = np.load(folder / "support.npy")
     assert support.shape == (2048, 3)
+    np.testing.assert_array_equal(np.load(folder / "snapshots" / "support_00000020.npy"), support)
+    assert len(list((folder / "snapshots").iterdir())) == 2
     (last,) = done.stdout.splitlines()
     assert (
         last == f"done: {folder.relative_to(tmp_path)}  F = {told['fairness_gap']:.6g}  W = {told['mean_distance']:.6g}"
@@ -130,10 +132,13 @@ def test_multirun(tmp_path: Path) -> None:
 def test_a_failing_job_of_a_sweep_leaves_the_others_alone(tmp_path: Path) -> None:
     done = mfswb_run(tmp_path, "-m", "task.n_support=0,20", *SMALL_DATA, "trainer.steps=3", "trainer.eval_steps=[]")
     assert done.returncode == 1
-    by_number = {p.parent.name: summary(p.parent) for p in (tmp_path / "outputs" / "sweeps").glob("*/*/summary.json")}
-    assert by_number["0"]["status"] == "failed"
-    assert "task.n_support=0" in by_number["0"]["error"]
-    assert by_number["1"]["status"] == "finished"
+    folders = {p.parent.name[-9:-5]: p.parent for p in (tmp_path / "outputs" / "sweeps").glob("*/*/summary.json")}
+    told = {summary(folder)["status"]: (folder, summary(folder)) for folder in folders.values()}
+    assert set(told) == {"failed", "finished"}
+    folder, failed = told["failed"]
+    assert "task.n_support=0" in failed["error"]
+    assert "Traceback" in (folder / "traceback.txt").read_text()
+    assert f"1 of 2 finished; not finished: {folder.name}" in done.stdout.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ from PIL import Image
 from mfswb.building import build
 from mfswb.configuration import compose_config, config_dir
 from mfswb.errors import ConfigError
+from mfswb.experiments import load_experiments
 from mfswb.losses import LOSSES
+from mfswb.report.runs import method_name
 from mfswb.run import run
 
 
@@ -150,11 +152,19 @@ def test_published_settings(task: str) -> None:
     "file", sorted((config_dir().parent / "experiments").glob("*.yaml")), ids=lambda file: file.stem
 )
 def test_every_experiment_composes(file: Path) -> None:
-    experiment = yaml.safe_load(file.read_text())
-    assert f"compare_reference.py {file.stem}" in file.read_text()
-    for method in experiment["methods"].values():
-        cfg = compose_config([*experiment["overrides"], *method, f"seed={experiment['seeds'][0]}"])
-        assert cfg.names.loss in LOSSES
+    head = file.read_text()
+    experiment = load_experiments()[file.stem]
+    assert f"#   mfswb-paper {file.stem}" in head
+    assert ("reference:" in head) == (f"compare_reference.py {file.stem}" in head)
+    assert set(experiment.cost) == {"full", "quick"}
+    for quick in (True, False):
+        jobs = experiment.jobs(quick=quick, builtin=True, data_folder=None, extra=["debug=true"])
+        assert len(jobs) == len({(job.method, job.seed) for job in jobs}) >= 7
+        for job in jobs:
+            cfg = compose_config(list(job.overrides))
+            assert cfg.names.loss in {*LOSSES, "none"}
+            assert cfg.debug
+            assert method_name(cfg) == job.method  # colours and order go by that name
 
 
 CLOUDS: dict[str, Any] = {"_target_": "mfswb.data.clouds.load_clouds", "seed": 0}

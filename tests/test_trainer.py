@@ -58,7 +58,7 @@ class Memory:
         self.rows: list[dict[str, Any]] = []
         self.states: list[dict[str, Any]] = []
 
-    def evaluated(self, row: dict[str, Any]) -> None:
+    def evaluated(self, row: dict[str, Any], snapshots: Mapping[str, Any]) -> None:
         self.rows.append(row)
 
     def checkpoint(self, state: dict[str, Any]) -> None:

@@ -16,8 +16,16 @@ from mfswb.measures import Measures, Points
 BARYCENTER_COLOUR = "#c1272d"
 # Okabe and Ito's palette, safe for colour-blind readers; vermilion is left out: it is too like the barycenter's red.
 MARGINAL_COLOURS = ("#0072b2", "#009e73", "#e69f00", "#56b4e9", "#cc79a7", "#999999", "#f0e442")
+MARGINALS = "marginals.npz"
 _MOST_PANELS = 8
 _MOST_DRAWN = 20_000
+
+
+def write_drawn_marginals(path: Path, marginals: Measures) -> None:
+    """Write the marginals as figures show them: at most 20,000 points each, under the names ``points0`` and so on."""
+    arrays = {f"points{k}": _thinned(cloud) for k, cloud in enumerate(marginals.points)}
+    with replacing(path) as temporary:
+        np.savez(temporary, allow_pickle=False, names=np.array(marginals.names, dtype=np.str_), **arrays)
 
 
 def barycenter_figure(path: Path, support: Points, marginals: Measures, title: str | None = None) -> None:

@@ -81,6 +81,7 @@ class ColorHarmonization:
             p=p,
             bounds=(np.array(low), np.array(high)),
             metric_points=metric_points,
+            snapshots=False,  # a palette without its picture shows little
         )
 
     def parameters(self) -> list[Tensor]:
@@ -153,6 +154,11 @@ class ColorHarmonization:
             paths += [folder / "harmonised.png", folder / "compressed.png"]
             write_image(paths[2], picture)
             write_image(paths[3], _to_bytes(old.colours[old.labels]))
+        for name, shown in zip(["source", *targets], self._photos.pictures, strict=True):
+            if shown is not None:  # for reports, small
+                step = -(-max(shown.shape[:2]) // 800)
+                paths.append(folder / f"{name}.png")
+                write_image(paths[-1], np.ascontiguousarray(shown[::step, ::step]))
         title = f"result, F = {row['fairness_gap']:.4g}, W = {row['mean_distance']:.4g}"
         colours = [each.colours for each in self._photos.palettes]
         panels = list(zip(self._photos.names, self._photos.pictures, colours, strict=True))

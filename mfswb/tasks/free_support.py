@@ -48,6 +48,7 @@ class FreeSupportBarycenter:
         bounds: lowest and highest coordinates ``(d,)`` between which the support is clamped after every step.
         metric_points: measures with more points are thinned to so many (seeded) before exact transport; such rows
             are marked ``"metric_points"`` and the log says so. None never thins.
+        snapshots: keep the support of every evaluation with the run.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class FreeSupportBarycenter:
         scale_loss: bool = True,
         bounds: tuple[Points, Points] | None = None,
         metric_points: int | None = 5000,
+        snapshots: bool = True,
     ) -> None:
         if not isinstance(marginals, Measures):
             raise ConfigError(
@@ -90,7 +92,7 @@ class FreeSupportBarycenter:
             raise ConfigError(f"n_support={n_support}: x_init has {len(start.points[0])} points; leave it None")
         self._loss, self._slicing, self._p = loss, slicing, p
         self._device, self._dtype = device, dtype
-        self._metric_points = metric_points
+        self._metric_points, self._snapshots = metric_points, snapshots
         self.weights = start.weights[0]
         n = len(start.points[0])
         self._loss_scale = float(n) if scale_loss else 1.0
@@ -151,7 +153,8 @@ class FreeSupportBarycenter:
         theirs = [self._thin(*pair) for pair in zip(self.marginals.points, self.marginals.weights, strict=True)]
         distances = self._solver.distances(mine, theirs)
         extra = {"metric_points": self._metric_points} if self._estimated else {}
-        return Evaluation(distances, fairness_gap(distances), mean_distance(distances), extra)
+        kept = {"support": self.points()} if self._snapshots else {}
+        return Evaluation(distances, fairness_gap(distances), mean_distance(distances), extra, kept)
 
     def close(self) -> None:
         """End what runs beside this process."""
@@ -183,10 +186,10 @@ class FreeSupportBarycenter:
             self.support.copy_(saved)
 
     def save(self, folder: Path, row: Mapping[str, Any]) -> list[Path]:
-        """Write ``support.npy``, ``barycenter.ply`` (up to 3 dimensions) and ``barycenter.png``; returns the paths."""
+        """Write the support, the marginals as drawn, ``barycenter.ply`` (up to 3-D) and ``.png``; returns the paths."""
         from mfswb.data.ply import write_ply
         from mfswb.files import save_array
-        from mfswb.report.figures import barycenter_figure
+        from mfswb.report.figures import MARGINALS, barycenter_figure, write_drawn_marginals
 
         support = self.points()
         paths = [folder / "support.npy"]
@@ -194,6 +197,9 @@ class FreeSupportBarycenter:
         if self.marginals.dim <= 3:
             paths.append(folder / "barycenter.ply")
             write_ply(paths[-1], support)
+        # Reports read run folders alone, so a run leaves what their figures show of its data.
+        paths.append(folder / MARGINALS)
+        write_drawn_marginals(paths[-1], self.marginals)
         paths.append(folder / "barycenter.png")
         title = f"F = {row['fairness_gap']:.4g}, W = {row['mean_distance']:.4g}"
         barycenter_figure(paths[-1], support, self.marginals, title)

@@ -22,6 +22,7 @@ from mfswb.autoencoder import (
 from mfswb.batches import Batches
 from mfswb.data.labelled import LabelledImages
 from mfswb.errors import ConfigError
+from mfswb.files import replacing
 from mfswb.latent_metrics import LatentMetrics
 from mfswb.losses import is_none
 from mfswb.priors import PRIORS
@@ -207,12 +208,20 @@ class SlicedWassersteinAutoencoder:
         rng = torch.Generator().manual_seed(int(stream(self.seed, "figures").integers(2**62)))
         sample = PRIORS[self.prior](_DRAWN_PRIOR, latents.shape[1], rng).numpy()
         shown = _spread(test.labels, _SHOWN_PICTURES)
+        made = self.decode(latents[shown])
+        pictures: dict[str, NDArray[np.floating]] = {
+            "originals": test.images[shown] / 255.0,
+            "reconstructions": made,
+            "samples": self.decode(sample[:_SHOWN_SAMPLES]),
+        }
+        paths.append(folder / "pictures.npz")
+        with replacing(paths[-1]) as temporary:
+            in_bytes = {name: np.rint(255 * values).astype(np.uint8) for name, values in pictures.items()}
+            np.savez(temporary, allow_pickle=False, prior=sample, **in_bytes)
         title = f"F = {row['fairness_gap']:.4g}, W = {row['mean_distance']:.4g}"
         figures.latent_figure(folder / "latents.png", latents, test.labels, self.data.classes, sample, title)
-        figures.reconstruction_figure(
-            folder / "reconstructions.png", test.images[shown] / 255.0, self.decode(latents[shown])
-        )
-        figures.sample_figure(folder / "samples.png", self.decode(sample[:_SHOWN_SAMPLES]))
+        figures.reconstruction_figure(folder / "reconstructions.png", pictures["originals"], made)
+        figures.sample_figure(folder / "samples.png", pictures["samples"])
         figures.class_figure(folder / "classes.png", self.data.classes, row["distances"], title)
         return [*paths, *(folder / f"{name}.png" for name in ("latents", "reconstructions", "samples", "classes"))]
 

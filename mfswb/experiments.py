@@ -1,0 +1,116 @@
+"""The experiments in ``experiments/*.yaml``: which runs one result of the paper needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mfswb.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of an experiment."""
+
+    method: str
+    seed: int
+    overrides: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One result: runs of several methods and seeds, and what is made of them.
+
+    Attributes:
+        name: of its file.
+        makes: tables and figures, in words.
+        cost: what it takes on two CPU cores, in words, by preset (``full``, ``quick``).
+        settings: the file's contents.
+    """
+
+    name: str
+    makes: str
+    cost: Mapping[str, str]
+    settings: Mapping[str, Any]
+
+    def steps(self, quick: bool) -> list[int] | None:
+        """Evaluations that have columns of their own; None where only the end counts."""
+        preset = self.settings["quick"] if quick else self.settings
+        steps: list[int] | None = preset.get("table_steps", self.settings.get("table_steps"))
+        return steps
+
+    def jobs(self, *, quick: bool, builtin: bool, data_folder: Path | None, extra: Sequence[str]) -> list[Job]:
+        """Every run that is needed.
+
+        Args:
+            quick: the preset of minutes instead of the paper's settings.
+            builtin: data that come with the program instead of the paper's.
+            data_folder: where the paper's data lie; files it lacks are fetched, where they can be.
+            extra: overrides of the user's, last.
+        """
+        preset = self.settings["quick"] if quick else {}
+        common = [*self.settings["overrides"]]
+        if builtin:
+            common += self.settings["builtin"]
+        else:
+            common += self.settings["data"]
+            for key, names in self.settings.get("files", {}).items():
+                common += _file_override(key, names, data_folder)
+        common += preset.get("overrides", [])
+        if builtin:
+            common += preset.get("builtin_overrides", [])
+        return [
+            Job(method, seed, (*common, *chosen, f"seed={seed}", *extra))
+            for method, chosen in self.settings["methods"].items()
+            for seed in preset.get("seeds", self.settings["seeds"])
+        ]
+
+
+def experiments_dir() -> Path:
+    """The folder of experiments: inside the package when installed, at the top of the repository otherwise."""
+    package = Path(__file__).resolve().parent
+    inside = package / "experiments"
+    return inside if inside.is_dir() else package.parent / "experiments"
+
+
+def load_experiments() -> dict[str, Experiment]:
+    """All experiments by name."""
+    found = {}
+    for file in sorted(experiments_dir().glob("*.yaml")):
+        settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+        found[file.stem] = Experiment(file.stem, settings["makes"], settings["cost"], settings)
+    return found
+
+
+def choose(names: Sequence[str]) -> list[Experiment]:
+    """Experiments by name, ``all`` for all.
+
+    Raises:
+        ConfigError: an unknown name.
+    """
+    known = load_experiments()
+    unknown = [name for name in names if name not in known and name != "all"]
+    if unknown:
+        raise ConfigError(f"{unknown[0]}: no such experiment; there are {', '.join(known)}, and all")
+    wanted = list(known) if "all" in names else list(dict.fromkeys(names))
+    return [known[name] for name in wanted]
+
+
+def _file_override(key: str, names: str | Sequence[str], folder: Path | None) -> list[str]:
+    """``key=path`` for a file (or several, or a folder) that is at hand; nothing where it is not."""
+    if folder is None:
+        return []
+    paths = [folder / name for name in ([names] if isinstance(names, str) else names)]
+    if not all(path.exists() for path in paths):
+        return []
+    quoted = [_quoted(path.resolve()) for path in paths]
+    return [f"{key}={quoted[0]}" if isinstance(names, str) else f"{key}=[{','.join(quoted)}]"]
+
+
+def _quoted(path: Path) -> str:
+    text = str(path).replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{text}'"
