@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -105,22 +106,34 @@ def _is_finished(folder: Path) -> bool:
 def _run_all(jobs: Mapping[Job, Path], workers: int, name: str) -> dict[Job, str]:
     """Run jobs side by side; what went wrong, by job."""
     failures: dict[Job, str] = {}
-    # One process a job at a time: a crash, even of the interpreter, then costs one job.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_prepare) as pool:
-        running = {pool.submit(_run_one, list(job.overrides), str(folder)): job for job, folder in jobs.items()}
-        bar = tqdm(total=len(jobs), desc=name, disable=None, unit="run")
-        for done in as_completed(running):
-            job = running[done]
-            try:
-                problem = done.result()
-            except Exception as error:  # the process died
-                problem = f"{type(error).__name__}: {first_line(error)}"
+    crashed: list[Job] = []
+    with tqdm(total=len(jobs), desc=name, disable=None, unit="run") as bar:
+
+        def ended(job: Job, problem: str | None) -> None:
             if problem is not None:
                 failures[job] = problem
                 log.error("%s: %s, seed %d: %s", name, job.method, job.seed, problem)
             bar.update()
-        bar.close()
+
+        with _pool(workers) as pool:
+            running = {pool.submit(_run_one, list(job.overrides), str(folder)): job for job, folder in jobs.items()}
+            for done in as_completed(running):
+                try:
+                    ended(running[done], done.result())
+                except BrokenProcessPool:
+                    crashed.append(running[done])
+        # A process died, out of memory perhaps, and took the pool with it: each of the others gets one of its own.
+        for job in crashed:
+            with _pool(1) as pool:
+                try:
+                    ended(job, pool.submit(_run_one, list(job.overrides), str(jobs[job])).result())
+                except BrokenProcessPool:
+                    ended(job, "its process died; is there enough memory?")
     return failures
+
+
+def _pool(workers: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_prepare)
 
 
 def _prepare() -> None:

@@ -249,6 +249,27 @@ def test_a_failing_method_does_not_stop_the_paper_s_command(tmp_path: Path, capl
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
+def test_a_process_that_dies_costs_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when memory runs out: the worker that finds a certain folder kills itself."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import mfswb.run, os, signal\n"
+        "real = mfswb.run.run\n"
+        "def run(cfg, folder, *rest, **more):\n"
+        "    if 'us_seed' in folder.name and 'uswb' not in folder.name:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return real(cfg, folder, *rest, **more)\n"
+        "mfswb.run.run = run\n"
+    )
+    arguments = [sys.executable, "-m", "mfswb.paper_cli", "gaussian", *TINY, "-o", "out"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert "1 failed" in done.stderr
+    assert "us, seed 1 (its process died" in done.stderr
+    assert len(list((tmp_path / "out").rglob("support.npy"))) == 6
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
 def test_a_killed_command_leaves_no_process_and_goes_on(tmp_path: Path) -> None:
     arguments = ["gaussian", "--builtin", "--quick", "trainer.steps=3000", "trainer.eval_steps=[0]", "--jobs", "2"]
     command = [sys.executable, "-m", "mfswb.paper_cli", *arguments, "-o", "out"]
