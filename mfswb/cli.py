@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import traceback
 from pathlib import Path
 
 import hydra
@@ -33,7 +34,12 @@ def job(cfg: DictConfig) -> float | None:
             log.error("%s", error)
         if runtime.mode == RunMode.RUN:
             sys.exit(1)
+        _keep_traceback(folder)
         raise  # a sweep goes on with its other jobs
+    except Exception:
+        if runtime.mode == RunMode.MULTIRUN:
+            _keep_traceback(folder)
+        raise
     except KeyboardInterrupt:
         log.error("interrupted; continue with trainer.resume=%s", folder)
         sys.exit(130)
@@ -42,6 +48,15 @@ def job(cfg: DictConfig) -> float | None:
     logging.getLogger("mfswb.result").info("%s", line)
     value = summary.get(cfg.objective)
     return float(value) if isinstance(value, (int, float)) else None
+
+
+def _keep_traceback(folder: Path) -> None:
+    """Leave the error in the job's folder, even where the run did not get so far as to have records there."""
+    from mfswb.files import write_text
+    from mfswb.runfolder import TRACEBACK
+
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / TRACEBACK, traceback.format_exc())
 
 
 def main() -> None:

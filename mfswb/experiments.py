@@ -43,6 +43,14 @@ class Experiment:
         steps: list[int] | None = preset.get("table_steps", self.settings.get("table_steps"))
         return steps
 
+    def missing_files(self, data_folder: Path | None) -> list[Path]:
+        """Files of the paper's data that a folder lacks."""
+        if data_folder is None:
+            return []
+        wanted = self.settings.get("files", {}).values()
+        names = [name for entry in wanted for name in ([entry] if isinstance(entry, str) else entry)]
+        return [data_folder / name for name in names if not (data_folder / name).exists()]
+
     def jobs(self, *, quick: bool, builtin: bool, data_folder: Path | None, extra: Sequence[str]) -> list[Job]:
         """Every run that is needed.
 
@@ -51,7 +59,13 @@ class Experiment:
             builtin: data that come with the program instead of the paper's.
             data_folder: where the paper's data lie; files it lacks are fetched, where they can be.
             extra: overrides of the user's, last.
+
+        Raises:
+            ConfigError: they change what the experiment itself chooses.
         """
+        for text in extra:
+            if text.lstrip("+~").startswith(("loss=", "loss.", "seed=")):
+                raise ConfigError(f"{text}: losses and seeds are the experiment's; use mfswb-run for others")
         preset = self.settings["quick"] if quick else {}
         common = [*self.settings["overrides"]]
         if builtin:
@@ -60,14 +74,20 @@ class Experiment:
             common += self.settings["data"]
             for key, names in self.settings.get("files", {}).items():
                 common += _file_override(key, names, data_folder)
-        common += preset.get("overrides", [])
+        chosen_length = any(text.startswith(("trainer.epochs=", "trainer.steps=")) for text in extra)
+        common += [text for text in preset.get("overrides", []) if not (chosen_length and _is_length(text))]
         if builtin:
-            common += preset.get("builtin_overrides", [])
+            given = preset.get("builtin_overrides", [])
+            common += [text for text in given if not (chosen_length and _is_length(text))]
         return [
             Job(method, seed, (*common, *chosen, f"seed={seed}", *extra))
             for method, chosen in self.settings["methods"].items()
             for seed in preset.get("seeds", self.settings["seeds"])
         ]
+
+
+def _is_length(override: str) -> bool:
+    return override.startswith("trainer.steps=")
 
 
 def experiments_dir() -> Path:

@@ -117,11 +117,15 @@ def _run_all(jobs: Mapping[Job, Path], workers: int, name: str) -> dict[Job, str
 
         with _pool(workers) as pool:
             running = {pool.submit(_run_one, list(job.overrides), str(folder)): job for job, folder in jobs.items()}
-            for done in as_completed(running):
-                try:
-                    ended(running[done], done.result())
-                except BrokenProcessPool:
-                    crashed.append(running[done])
+            try:
+                for done in as_completed(running):
+                    try:
+                        ended(running[done], done.result())
+                    except BrokenProcessPool:
+                        crashed.append(running[done])
+            except BaseException:  # Ctrl-C, above all: what has not begun must not begin
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
         # A process died, out of memory perhaps, and took the pool with it: each of the others gets one of its own.
         for job in crashed:
             with _pool(1) as pool:
@@ -137,7 +141,9 @@ def _pool(workers: int) -> ProcessPoolExecutor:
 
 
 def _prepare() -> None:
-    logging.disable(logging.INFO)
+    logging.disable(
+        logging.WARNING
+    )  # rows and summaries hold what is warned of; the same line from every run helps nobody
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
 
@@ -187,7 +193,10 @@ def _report(
     by_folder = {run.folder.resolve(): run for run in find_runs([output / "runs"])}
     groups: dict[str, list[Any]] = {}
     for job, folder in finished.items():
-        groups.setdefault(job.method, []).append(by_folder[folder.resolve()])
+        if folder.resolve() in by_folder:  # what cannot be read has been told of
+            groups.setdefault(job.method, []).append(by_folder[folder.resolve()])
+    if not groups:
+        return
     section = write_section(output, f"{experiment.name}: {experiment.makes}", groups, steps=steps)
     notes = [f"Made by: {command}", *(f"Failed: {text}" for text in failures.values())]
     write_html(output / "report.html", f"mfswb-paper {experiment.name}", [section], notes)

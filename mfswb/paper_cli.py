@@ -77,9 +77,11 @@ def _make(experiment: Experiment, options: argparse.Namespace, extra: list[str],
     jobs = experiment.jobs(quick=options.quick, builtin=options.builtin, data_folder=options.data, extra=extra)
     variant = "".join(f"-{name}" for name in ("quick", "builtin") if getattr(options, name))
     folder = options.output / f"{experiment.name}{variant}"
-    problem = _check_data(jobs[0])
+    problem = _check(jobs[0])
     if problem is not None:
-        hint = "" if options.builtin else "; --data FOLDER says where the paper's data are, --builtin does without them"
+        missing = ", ".join(map(str, experiment.missing_files(options.data)))
+        hint = f"there is no {missing}" if missing else "--data FOLDER says where the paper's data are"
+        hint = "" if options.builtin else f"; {hint}, --builtin does without them"
         log.error("%s: %s%s", experiment.name, problem, hint)
         return False
     cost = experiment.cost["quick" if options.quick else "full"]
@@ -94,8 +96,8 @@ def _make(experiment: Experiment, options: argparse.Namespace, extra: list[str],
     return not result.failures
 
 
-def _check_data(job: Job) -> str | None:
-    """Read the data once before dozens of runs fail to; what is wrong with them, if anything."""
+def _check(job: Job) -> str | None:
+    """Compose and read the data once before dozens of runs fail to; what is wrong, if anything."""
     from mfswb.building import build
     from mfswb.configuration import compose_config
     from mfswb.run import plain_config

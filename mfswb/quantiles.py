@@ -127,7 +127,7 @@ def bin_means(cumulative: Tensor, n_bins: int) -> Tensor:
 @lru_cache(maxsize=256)
 def _bin_edges(n: int, n_bins: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Where the edges of the bins lie among the break points ``i / n``: the one to the left, and how far beyond it."""
-    edges = np.arange(n_bins + 1) * n
-    left = np.minimum(edges // n_bins, n - 1)
-    fraction = (edges - left * n_bins) / n_bins
-    return torch.from_numpy(left).to(device), torch.from_numpy(fraction).to(device)
+    edges = torch.arange(n_bins + 1, device=device) * n  # made there: a copy would wait for the device
+    left = (edges // n_bins).clamp_(max=n - 1)
+    fraction = (edges - left * n_bins).double() / n_bins
+    return left, fraction

@@ -23,6 +23,8 @@ _MAY_CHANGE = frozenset(
         "tensorboard",
     )
 )
+# Where, and with how much to see of it: figures do not depend on it, but for rounding.
+NOT_COMPUTED = frozenset({"progress", "tensorboard", "resume", "checkpoint_every", "threads", "device"})
 _OF_THE_COMMAND = ("debug", "objective", "allow_foreign_targets")
 
 
@@ -69,8 +71,7 @@ def same_run(saved: dict[str, Any], given: dict[str, Any]) -> bool:
 def what_is_computed(config: dict[str, Any]) -> dict[str, Any]:
     """The part of a configuration that figures depend on."""
     kept = {key: value for key, value in config.items() if key not in _OF_THE_COMMAND}
-    hidden = ("progress", "tensorboard", "resume", "checkpoint_every")
-    kept["trainer"] = {key: value for key, value in config["trainer"].items() if key not in hidden}
+    kept["trainer"] = {key: value for key, value in config["trainer"].items() if key not in NOT_COMPUTED}
     return kept
 
 

@@ -24,7 +24,7 @@ from mfswb import __version__
 from mfswb.building import bare, build
 from mfswb.errors import ConfigError, DivergedError, MfswbError, first_line
 from mfswb.resume import continued_config, same_run
-from mfswb.runfolder import RunFolder, finished_summary, holds_a_run, load_config, load_earlier, read_metrics
+from mfswb.runfolder import TRACEBACK, RunFolder, finished_summary, holds_a_run, load_config, load_earlier, read_metrics
 from mfswb.trainer import Optimizer, Recorder, Trainer
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ def run(cfg: DictConfig, folder: Path, overrides: list[str], *, again: bool = Fa
             raise ConfigError(f"{folder}: holds a run with another configuration; give another hydra.sweep.dir")
         if done is not None:
             log.info("%s: finished already", folder)
+            (folder / TRACEBACK).unlink(missing_ok=True)  # of an attempt that was refused
             return done
     if not isinstance(config["seed"], int) or config["seed"] < 0:
         raise ConfigError(f"seed={config['seed']}: give a whole number, not negative")
@@ -169,10 +170,10 @@ def plain_config(cfg: DictConfig) -> dict[str, Any]:
 
     for section in ("data", "task"):
         config[section] = {key: absolute(value) for key, value in config[section].items()}
-    for key in ("dir", "path"):
-        folder = config["data"].get(key)
-        if isinstance(folder, str) and Path(folder).is_dir():
-            config["data"][key] = str(Path(folder).absolute())
+    for key in ("dir", "path", "images", "labels", "test_images", "test_labels"):  # these are paths, dot or not
+        path = config["data"].get(key)
+        if isinstance(path, str) and Path(path).exists():
+            config["data"][key] = str(Path(path).absolute())
     return {str(key): value for key, value in config.items()}
 
 

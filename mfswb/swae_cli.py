@@ -120,7 +120,7 @@ def _pictures(path: Path, model: TrainedAutoencoder) -> NDArray[np.uint8]:
 def _latents(path: Path) -> NDArray[np.floating]:
     from mfswb.data.arrays import read_array, read_text
 
-    values = read_array(path) if ".np" in path.name else read_text(path)
+    values = read_array(path) if ".np" in path.name else read_text(path, all_columns=True)
     return np.asarray(values, dtype=np.float64)
 
 

@@ -34,7 +34,8 @@ def _tell(folder: Path, shown_from: Path) -> None:
 def sweep_lines(folder: Path, shown_from: Path) -> list[str]:
     """A table of the jobs in a sweep folder, and a closing line that names the folder as seen from another."""
     shown = folder.relative_to(shown_from) if folder.is_relative_to(shown_from) else folder
-    found = {file.parent: _read(file) for file in sorted(folder.glob("**/summary.json"))}
+    paths = {file.parent for name in ("summary.json", "traceback.txt") for file in folder.glob(f"**/{name}")}
+    found = {path: _read(path) for path in sorted(paths)}
     if not found:
         return [f"sweep {shown}: no job left a summary"]
     names = {path: str(path.relative_to(folder)) for path in found}
@@ -53,9 +54,16 @@ def sweep_lines(folder: Path, shown_from: Path) -> list[str]:
     return [*lines, f"{closing}; not finished: {', '.join(failed)}" if failed else closing]
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(folder: Path) -> dict[str, Any]:
+    """The summary of a job; what stands in for it where the job did not get so far, or was refused."""
+    told: Any = None
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
+        told = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return {"status": "unreadable"}
+        log.debug("%s: no summary", folder)
+    status = told.get("status") if isinstance(told, dict) else None
+    # A finished run has no traceback: one beside it is of a job that was refused its folder.
+    if status in (None, "finished") and (folder / "traceback.txt").is_file():
+        lines = (folder / "traceback.txt").read_text(encoding="utf-8").strip().splitlines()
+        return {"status": "failed", "error": lines[-1].partition(": ")[2] or lines[-1] if lines else ""}
     return told if isinstance(told, dict) else {"status": "unreadable"}

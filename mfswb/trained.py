@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from mfswb.autoencoder import ConvAutoencoder, decode_latents, encode_pixels
+from mfswb.data.arrays import read_archive
 from mfswb.errors import ConfigError, DataError, first_line
 from mfswb.files import replacing, write_json
 from mfswb.priors import PRIORS
@@ -59,10 +60,8 @@ class TrainedAutoencoder:
             name = MODEL
             weights = torch.load(path / MODEL, map_location="cpu", weights_only=True)
             network.to(next(iter(weights.values())).dtype).load_state_dict(weights)
-            name = LATENTS
-            with (path / LATENTS).open("rb") as file, np.load(file, allow_pickle=False) as archive:
-                latents, labels = archive["latents"], archive["labels"]
-            return cls(network.eval(), str(told["prior"]), tuple(told["classes"]), latents, labels)
+            arrays = read_archive(path / LATENTS, "latents", "labels")
+            return cls(network.eval(), str(told["prior"]), tuple(told["classes"]), arrays["latents"], arrays["labels"])
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError, AttributeError) as error:
             raise DataError(f"{path / name}: is damaged ({first_line(error)})") from None
         except (pickle.UnpicklingError, StopIteration) as error:
@@ -130,6 +129,8 @@ class TrainedAutoencoder:
         """
         if n < 1:
             raise ConfigError(f"{n} samples: give a positive number")
+        if not 0 <= seed < 2**63:
+            raise ConfigError(f"seed {seed}: give a whole number, not negative")
         if label is None:
             return PRIORS[self.prior](n, self.network.latent_dim, torch.Generator().manual_seed(seed)).numpy()
         if label not in self.classes:

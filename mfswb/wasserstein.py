@@ -156,7 +156,7 @@ class _Group:
         # An atom of mass 1/m is coupled with the bin of width 1/m of the other quantile function. Its cost is the
         # squared distance to the bin's mean plus the bin's variance, which does not depend on the atom; its slope is
         # the distance. So n + m numbers a direction do, where the merged grid of break points has n + m pieces a pair.
-        ranked = block.ranked
+        ranked, atoms = block.centred, atoms.sub_(block.centre)
         if of_marginals or not of_support:
             means = bin_means(block.cumulative, atoms.shape[-1])  # (L, m)
             residual = atoms - means.to(atoms.dtype)
@@ -218,17 +218,27 @@ class _Block:
         ]
 
     @cached_property
+    def centre(self) -> Tensor:
+        """A point amid the support, along each direction: sums of squares around it keep their digits."""
+        return self.ranked[..., self.ranked.shape[-1] // 2, None].clone()
+
+    @cached_property
+    def centred(self) -> Tensor:
+        return self.ranked - self.centre
+
+    @cached_property
     def cumulative(self) -> Tensor:
-        return cumulative_quantiles(self.ranked)
+        return cumulative_quantiles(self.centred)
 
     @cached_property
     def second_moment(self) -> Tensor:
-        return _second_moment(self.ranked)
+        return _second_moment(self.centred)
 
     def release(self) -> None:
         """Drop what the backward pass has no use for."""
         del self.ranked
-        self.__dict__.pop("cumulative", None)
+        for name in ("centred", "cumulative"):
+            self.__dict__.pop(name, None)
 
     def costs(self) -> Tensor:
         return torch.cat([group.costs for group in self.groups])

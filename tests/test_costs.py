@@ -164,6 +164,15 @@ def test_gradient_of_every_loss_is_that_of_finite_differences(name: str) -> None
     assert torch.autograd.gradcheck(value, tuple(leaves), eps=1e-7, atol=1e-6)
 
 
+@pytest.mark.parametrize("offset", [1e3, 5e6])
+@pytest.mark.parametrize("of_support", [True, False])
+def test_a_common_offset_costs_no_digits(offset: float, of_support: bool) -> None:
+    support, marginal, directions = cloud(0, 100, 2), cloud(1, 73, 2), sphere(2, 9, 2)
+    expected = sliced_costs(support, [marginal], directions)
+    moved = sliced_costs((support + offset).requires_grad_(of_support), [marginal + offset], directions)
+    torch.testing.assert_close(moved.detach(), expected, rtol=1e-15 * offset + 1e-12, atol=0)
+
+
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("p", [1.5, 2.0])
 def test_gradient_by_the_marginals_alone_is_that_of_finite_differences(name: str, p: float) -> None:

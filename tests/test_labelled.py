@@ -51,6 +51,7 @@ def mnist_like(folder: Path, packed: bool = True) -> None:
 def test_idx_files_are_read_packed_or_not(files: Path, suffix: str) -> None:
     np.testing.assert_array_equal(read_images(files / f"images{suffix}"), PICTURES)
     np.testing.assert_array_equal(read_labels(files / f"labels{suffix}"), LABELS)
+    assert read_images(files / f"images{suffix}").flags.writeable  # PyTorch warns of others
 
 
 @pytest.mark.parametrize(
@@ -241,5 +242,7 @@ def test_the_split_keeps_every_class_on_both_sides() -> None:
     assert np.bincount(labels[test]).tolist() == [5, 1, 1]
     with pytest.raises(DataError, match="class 9: has one image only"):
         split(np.array([0, 0, 9]), 0.5, np.random.default_rng(0))
+    with pytest.raises(DataError, match="there are no images"):
+        split(np.array([], dtype=np.int64), 0.5, np.random.default_rng(0))
     with pytest.raises(DataError, match=r"test_fraction=1\.5"):
         split(labels, 1.5, np.random.default_rng(0))

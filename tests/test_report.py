@@ -99,6 +99,21 @@ def test_runs_are_grouped_by_what_differs() -> None:
         group(runs, ["task.q"])
 
 
+def test_settings_of_loss_and_length_set_runs_apart(caplog: pytest.LogCaptureFixture) -> None:
+    runs = [made_up("es", 1, 1.0, 1.0), made_up("es", 1, 2.0, 2.0), made_up("uswb", 1, 1.0, 1.0)]
+    for run_, detach, steps in zip(runs, (True, False, None), (5, 50, 5), strict=True):
+        if detach is not None:
+            run_.config["loss"]["detach_weights"] = detach
+        run_.config["trainer"].update(steps=steps, threads=steps)
+    assert list(group(runs)) == [
+        "uswb, trainer.steps=5",
+        "es, loss.detach_weights=False, trainer.steps=50",
+        "es, loss.detach_weights=True, trainer.steps=5",
+    ]
+    assert {label: len(members) for label, members in group([*runs, runs[0]]).items()} == dict.fromkeys(group(runs), 1)
+    assert "which is left out" in caplog.text
+
+
 def test_runs_on_other_data_are_another_section() -> None:
     other = made_up("es", 1, 1.0, 1.0)
     other.config["data"]["names"] = ["b"]
@@ -269,6 +284,21 @@ def test_a_process_that_dies_costs_one_run(tmp_path: Path, monkeypatch: pytest.M
     assert len(list((tmp_path / "out").rglob("support.npy"))) == 6
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+def test_ctrl_c_stops_the_command(tmp_path: Path) -> None:
+    arguments = ["gaussian", "--builtin", "--quick", "trainer.steps=3000", "trainer.eval_steps=[0]", "--jobs", "1"]
+    command = [sys.executable, "-m", "mfswb.paper_cli", *arguments, "-o", "out"]
+    job = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while not list((tmp_path / "out").rglob("checkpoint.pt")):
+        assert job.poll() is None
+        time.sleep(0.05)
+    os.killpg(job.pid, signal.SIGINT)
+    _, errors = job.communicate(timeout=60)
+    assert job.returncode == 130
+    assert "interrupted; the same command goes on" in errors
+    assert len(list((tmp_path / "out").rglob("summary.json"))) <= 2
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
 def test_a_killed_command_leaves_no_process_and_goes_on(tmp_path: Path) -> None:
     arguments = ["gaussian", "--builtin", "--quick", "trainer.steps=3000", "trainer.eval_steps=[0]", "--jobs", "2"]
@@ -305,6 +335,10 @@ def test_a_killed_command_leaves_no_process_and_goes_on(tmp_path: Path) -> None:
         (["gaussian", "--data", "nowhere"], "--data nowhere: no such folder"),
         (["gaussian", "--jobs", "0"], "--jobs 0"),
         (["color"], "data.source=FILE"),
+        (["color", "--data", "."], "there is no images/s6.bmp, images/t4.bmp, images/t6.bmp"),
+        (["gaussian", "trainer.stepz=5"], "trainer.stepz"),
+        (["gaussian", "optimizer=bogus"], "optimizer/bogus"),
+        (["gaussian", "loss=us"], "loss=us: losses and seeds are the experiment's"),
     ],
 )
 def test_bad_arguments_are_one_clear_line(

@@ -326,8 +326,14 @@ def test_a_run_fills_its_folder_and_is_usable_afterwards(tmp_path: Path, caplog:
         ("expected finite numbers of shape (n, 2)", ["decode", folder, tmp_path / "given1.npy", "-o", values]),
         ("model.json is missing", ["sample", tmp_path, "-o", sheet]),
         ("0 samples", ["sample", folder, "-n", "0", "-o", sheet]),
+        ("seed -1", ["sample", folder, "--class", "1", "--seed", "-1", "-o", sheet]),
+        (
+            "expected finite numbers of shape (n, 2), got shape (3, 4)",
+            ["decode", folder, tmp_path / "z.txt", "-o", values],
+        ),
     ]
     np.save(tmp_path / "given1.npy", np.zeros((4, 3)))
+    (tmp_path / "z.txt").write_text("1 2 3 4\n" * 3)
     for message, arguments in wrong:
         assert swae(*arguments) == 1
         assert message in caplog.records[-1].message
@@ -335,6 +341,11 @@ def test_a_run_fills_its_folder_and_is_usable_afterwards(tmp_path: Path, caplog:
     (folder / "model.pt").write_bytes((folder / "model.pt").read_bytes()[:1000])
     assert swae("sample", folder, "-o", sheet) == 1
     assert "model.pt: is damaged" in caplog.records[-1].message
+    finished(tmp_path / "other", "trainer.steps=1")
+    archive = tmp_path / "other" / "latents.npz"
+    archive.write_bytes(archive.read_bytes()[:200])
+    assert swae("sample", tmp_path / "other", "-o", sheet) == 1
+    assert "latents.npz: is damaged" in caplog.records[-1].message
 
 
 @pytest.mark.parametrize("stop", [0, 3, 7])

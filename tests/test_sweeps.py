@@ -140,6 +140,24 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert told(part)[second.name]["steps_run"] < 6000
 
 
+def test_jobs_that_fail_before_they_begin_are_named_too(tmp_path: Path) -> None:
+    done = sweep(tmp_path, *SHORT, "seed=1,-1")
+    assert done.returncode == 1
+    (failed,) = {path.name for path in (tmp_path / "jobs").glob("*/")} - set(results(tmp_path))
+    assert done.stdout.splitlines()[-1] == f"sweep jobs: 1 of 2 finished; not finished: {failed}"
+    assert "seed=-1" in (tmp_path / "jobs" / failed / "traceback.txt").read_text()
+
+
+def test_a_sweep_may_be_repeated_with_other_cores(tmp_path: Path) -> None:
+    small = ["task=swae", "data=digits", "data.size=8", "task.batch_size=30", "task.eval_images=50", "trainer.steps=2"]
+    assert sweep(tmp_path, *small, "seed=1").returncode == 0
+    (told_before,) = told(tmp_path).values()
+    assert told_before["threads"] == 1  # so that jobs give the same bits side by side
+    done = sweep(tmp_path, *small, "seed=1", "trainer.threads=2", "debug=true")
+    assert done.returncode == 0, done.stderr
+    assert "finished already" in done.stderr
+
+
 def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
     assert sweep(tmp_path, *SHORT, "seed=1").returncode == 0
     (folder,) = (tmp_path / "jobs").glob("*/")
@@ -148,6 +166,7 @@ def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
     done = sweep(tmp_path, *SHORT, "seed=1")
     assert done.returncode == 1
     assert "holds a run with another configuration" in done.stderr
+    assert "0 of 1 finished; not finished" in done.stdout.splitlines()[-1]
 
 
 def test_names_of_jobs_differ_and_need_no_quotes() -> None:
@@ -164,8 +183,11 @@ def test_names_of_jobs_differ_and_need_no_quotes() -> None:
     ]
     assert len(set(names)) == len(names)
     assert names[0] == "loss-us_seed-1"
+    assert slug(["loss=us", "debug=true", "trainer.progress=false", "seed=1"]) == names[0]
+    long = ["task=pointcloud", "loss=es", "data.names=[chair,table]", "task.n_support=1024", "trainer.eval_steps=[0]"]
+    assert len({slug([*long, f"optimizer.lr={k / 10_000}"]) for k in range(3000)}) == 3000
     for name in names:
-        assert len(name) <= 65
+        assert len(name) <= 69
         assert not set(name) - set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,34 @@ def read_array(path: Path) -> NDArray[Any]:
     return array
 
 
+def read_archive(path: Path, *names: str) -> dict[str, NDArray[Any]]:
+    """All arrays of an ``.npz`` file, among them at least those named.
+
+    Raises:
+        DataError: the file is missing or damaged, holds Python objects, or lacks an array.
+    """
+    try:
+        with existing_file(path).open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = dict(archive)
+    except DataError:
+        raise
+    except (
+        ValueError,
+        OSError,
+        EOFError,
+        KeyError,
+        AttributeError,
+        TypeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise DataError(f"{path}: is damaged ({first_line(error)})") from None
+    for name in names:
+        if name not in arrays:
+            raise DataError(f"{path}: has no array {name!r}; it holds {', '.join(arrays)}")
+    return arrays
+
+
 def _member(file: Path, archive: np.lib.npyio.NpzFile, name: str | None) -> NDArray[Any]:
     with archive:
         if name is None:
@@ -73,11 +102,12 @@ def _member(file: Path, archive: np.lib.npyio.NpzFile, name: str | None) -> NDAr
         return values
 
 
-def read_text(path: Path) -> NDArray[np.float64]:
+def read_text(path: Path, *, all_columns: bool = False) -> NDArray[np.float64]:
     """Points from XYZ, PTS or TXT text: one point a line, numbers separated by blanks or commas.
 
-    Of four or more columns the first three are the coordinates, with a note. ``#`` and ``//`` start comments; one
-    heading line and the point count that begins a PTS file are skipped, and the count is checked.
+    Of four or more columns the first three are the coordinates, with a note, unless ``all_columns`` are. ``#`` and
+    ``//`` start comments; one heading line and the point count that begins a PTS file are skipped, and the count is
+    checked.
 
     Raises:
         DataError: a line does not hold numbers, has another number of columns than the first, or points are missing.
@@ -108,10 +138,10 @@ def read_text(path: Path) -> NDArray[np.float64]:
         width = width or len(row)
         if len(row) != width:
             raise DataError(f"{path}: line {number}: expected {width} numbers like the first point, found {len(row)}")
-        rows.append(row[:3])
+        rows.append(row if all_columns else row[:3])
     if promised is not None and width <= 1:  # numbers on a line, not a count and points
         rows, promised, width = [[float(promised)], *rows], None, 1
-    if width > 3:
+    if width > 3 and not all_columns:
         log.warning("%s: of its %d columns the first three are taken as coordinates", path, width)
     if not rows:
         raise DataError(f"{path}: no points found")

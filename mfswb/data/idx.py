@@ -93,7 +93,7 @@ def _read(path: Path, magic: int) -> NDArray[np.uint8]:
             f"{path}: its header promises {' x '.join(map(str, shape))} = {size} bytes of {wanted}, "
             f"found {len(content) - header}"
         )
-    return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
+    return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape).copy()  # writable
 
 
 def read_unpacked(path: Path) -> bytes:

@@ -109,6 +109,8 @@ def split(labels: Labels, test_fraction: float, rng: np.random.Generator) -> tup
     """
     if not 0 < test_fraction < 1:
         raise DataError(f"data.test_fraction={test_fraction}: give a fraction between 0 and 1")
+    if not len(labels):
+        raise DataError("there are no images")
     train: list[NDArray[np.intp]] = []
     test: list[NDArray[np.intp]] = []
     for label in np.unique(labels):

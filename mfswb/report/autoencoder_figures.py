@@ -27,13 +27,10 @@ def latent_figure(
 
     Dimensions above two are shown in the plane of the latents' first two principal axes.
     """
+    names = ("latent 1", "latent 2" if latents.shape[1] == 2 else "class")
     if latents.shape[1] > 2:
-        centre = latents.mean(axis=0)
-        axes_2d = np.linalg.svd(latents - centre, full_matrices=False)[2][:2]
-        latents, prior = (latents - centre) @ axes_2d.T, (prior - centre) @ axes_2d.T
         names = ("first principal axis", "second principal axis")
-    else:
-        names = ("latent 1", "latent 2" if latents.shape[1] == 2 else "class")
+    latents, prior = in_plane(latents, prior)
     figure = Figure(figsize=(6.2, 4.8), layout="constrained")
     axes = figure.add_subplot()
     step = -(-len(latents) // _MOST_DRAWN)
@@ -52,6 +49,15 @@ def latent_figure(
         axes.set_aspect("equal", adjustable="datalim")
     figure.legend(loc="outside right upper", fontsize=9)
     _save(figure, path)
+
+
+def in_plane(latents: Values, prior: Values) -> tuple[Values, Values]:
+    """Latents and prior in the plane of the latents' first two principal axes, where they have more dimensions."""
+    if latents.shape[1] <= 2:
+        return latents, prior
+    centre = latents.mean(axis=0)
+    axes = np.linalg.svd(latents - centre, full_matrices=False)[2][:2]
+    return (latents - centre) @ axes.T, (prior - centre) @ axes.T
 
 
 def reconstruction_figure(path: Path, originals: Values, made: Values) -> None:

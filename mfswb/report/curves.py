@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from mfswb.report.runs import Run
@@ -61,6 +62,7 @@ def pareto_figure(groups: Mapping[str, Sequence[Run]]) -> Figure:
     front = pareto_front(means)
     axes.plot(*zip(*front, strict=True), color="black", linewidth=1, linestyle="--", zorder=2, label="Pareto front")
     _axis(axes, [f for _, f in means])
+    axes.xaxis.set_major_locator(MaxNLocator(5))  # long numbers, which must not touch
     axes.set(xlabel="W, mean distance", ylabel="F, fairness gap")
     figure.legend(loc="outside right upper", fontsize=9)
     return figure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from mfswb.data.arrays import read_archive
 from mfswb.data.images import read_image
-from mfswb.errors import DataError, first_line
-from mfswb.report.autoencoder_figures import class_colours, grid
+from mfswb.errors import DataError
+from mfswb.report.autoencoder_figures import class_colours, grid, in_plane
 from mfswb.report.figures import BARYCENTER_COLOUR, MARGINAL_COLOURS, MARGINALS
 from mfswb.report.runs import Run
 
@@ -27,12 +27,8 @@ def read_marginals(run: Run) -> dict[str, NDArray[np.float64]]:
     Raises:
         DataError: they are missing or damaged.
     """
-    file = run.folder / MARGINALS
-    try:
-        with file.open("rb") as handle, np.load(handle, allow_pickle=False) as archive:
-            return {f"{name}": archive[f"points{k}"] for k, name in enumerate(archive["names"])}
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{file}: cannot be read ({first_line(error)})") from None
+    arrays = read_archive(run.folder / MARGINALS, "names", "points0")
+    return {str(name): arrays[f"points{k}"] for k, name in enumerate(arrays["names"])}
 
 
 def plane_figure(runs: Mapping[str, Run]) -> Figure:
@@ -100,8 +96,8 @@ def picture_figure(runs: Mapping[str, Run]) -> Figure:
     shown = [(title, read_image(file)) for title, file in titled if file.is_file()]
     if not shown:
         raise DataError(f"{first.folder}: holds no pictures (its palettes came without any)")
-    ratio = max(picture.shape[0] / picture.shape[1] for _, picture in shown)
-    figure, panels = _panels(len(shown), (3.0, min(3.0 * ratio, 3.6) + 0.4))
+    result = shown[-1][1]  # most panels have its shape; a target of another fits in
+    figure, panels = _panels(len(shown), (3.0, min(3.0 * result.shape[0] / result.shape[1], 4.0) + 0.4))
     for axes, (title, picture) in zip(panels, shown, strict=True):
         step = -(-max(picture.shape[:2]) // 500)
         axes.imshow(picture[::step, ::step])
@@ -116,15 +112,18 @@ def latents_figure(runs: Mapping[str, Run]) -> Figure:
     names: list[str] = []
     colours: list[Any] = []
     for axes, (label, run) in zip(panels, runs.items(), strict=True):
-        found, prior = _arrays(run, "latents.npz"), _arrays(run, "pictures.npz")["prior"]
-        latents, labels = found["latents"], found["labels"]
+        found = read_archive(run.folder / "latents.npz", "latents", "labels", "classes")
+        prior = read_archive(run.folder / "pictures.npz", "prior")["prior"]
+        latents, prior = in_plane(found["latents"], prior)
+        labels = found["labels"]
         names = [str(name) for name in found["classes"]]
         colours = class_colours(len(names))
         every = -(-len(latents) // 2000)
-        second = 1 if latents.shape[1] > 1 else 0
-        axes.scatter(prior[:, 0], prior[:, second], s=2, color="#b8b8b8", linewidths=0)
+        if latents.shape[1] == 1:
+            latents, prior = np.column_stack([latents, labels]), np.column_stack([prior, np.full(len(prior), -1)])
+        axes.scatter(prior[:, 0], prior[:, 1], s=2, color="#b8b8b8", linewidths=0)
         shown = [colours[k] for k in labels[::every]]
-        axes.scatter(latents[::every, 0], latents[::every, second], s=3, c=shown, linewidths=0, alpha=0.85)
+        axes.scatter(latents[::every, 0], latents[::every, 1], s=3, c=shown, linewidths=0, alpha=0.85)
         axes.set_aspect("equal", adjustable="datalim")
         axes.set_title(_title(label, run), fontsize=9)
         axes.tick_params(labelsize=7)
@@ -137,7 +136,7 @@ def sheets_figure(runs: Mapping[str, Run], kind: str) -> Figure:
     """``reconstructions`` under their originals, or ``samples`` of the prior, one panel a method."""
     shown: list[tuple[str, NDArray[np.floating]]] = []
     for label, run in runs.items():
-        arrays = _arrays(run, "pictures.npz")
+        arrays = read_archive(run.folder / "pictures.npz", "originals", kind)
         count = 16 if kind == "samples" else 8
         if kind == "reconstructions" and not shown:
             shown.append(("originals", arrays["originals"][:count] / 255))
@@ -151,15 +150,6 @@ def sheets_figure(runs: Mapping[str, Run], kind: str) -> Figure:
         axes.set_axis_off()
         axes.set_title(title, fontsize=8)
     return figure
-
-
-def _arrays(run: Run, name: str) -> dict[str, NDArray[Any]]:
-    file: Path = run.folder / name
-    try:
-        with file.open("rb") as handle, np.load(handle, allow_pickle=False) as archive:
-            return dict(archive)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file}: cannot be read ({first_line(error)})") from None
 
 
 def _panels(count: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:

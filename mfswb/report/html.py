@@ -113,7 +113,7 @@ def _cell(cell: Cell) -> str:
 
 def _cloud_view(section: Section, number: int) -> str:
     """A view of three-dimensional clouds that can be turned, with buttons for marginals and barycenters; or nothing."""
-    firsts = {label: runs[0] for label, runs in section.groups.items()}
+    firsts = section.firsts
     first = next(iter(firsts.values()))
     try:
         marginals = read_marginals(first)

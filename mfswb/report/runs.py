@@ -13,12 +13,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mfswb.errors import ConfigError, DataError
+from mfswb.resume import same_run
 from mfswb.runfolder import SUMMARY, load_config, read_metrics, snapshot_path
 
 log = logging.getLogger(__name__)
 
 # Neither what is computed nor its name: differences here do not make another group.
-_NOT_A_CHOICE = ("names.", "seed", "debug", "objective", "allow_foreign_targets", "trainer.", "data.seed")
+_NOT_A_CHOICE = frozenset(
+    ("seed", "data.seed", "debug", "objective", "allow_foreign_targets", "loss._target_", "loss._partial_", "loss.lam")
+) | {
+    f"trainer.{key}"
+    for key in (
+        "device",
+        "threads",
+        "progress",
+        "tensorboard",
+        "resume",
+        "checkpoint_every",
+        "eval_steps",
+        "eval_every",
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -128,8 +143,16 @@ def group(runs: Sequence[Run], by: Sequence[str] | None = None) -> dict[str, lis
             raise ConfigError(f"--by {key}: no run has that setting")
     groups: dict[str, list[Run]] = {}
     for run, settings in zip(runs, flat, strict=True):
-        parts = [run.method if key == "method" else f"{key}={settings.get(key)}" for key in keys]
-        groups.setdefault(", ".join(parts), []).append(run)
+        parts = [f"{key}={settings[key]}" for key in keys if key in settings]
+        if "method" in keys:
+            parts.insert(keys.index("method"), run.method)
+        members = groups.setdefault(", ".join(parts), [])
+        twin = next((k for k, other in enumerate(members) if same_run(dict(other.config), dict(run.config))), None)
+        if twin is not None:
+            log.warning("%s: has the settings and seed of %s, which is left out", run.folder, members[twin].folder)
+            members[twin] = run
+        else:
+            members.append(run)
     order = {label: position for position, label in enumerate(sorted(groups, key=_method_order))}
     return dict(sorted(groups.items(), key=lambda item: order[item[0]]))
 
@@ -146,14 +169,19 @@ def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _differing(flat: Sequence[Mapping[str, Any]]) -> list[str]:
-    keys = sorted({key for settings in flat for key in settings})
-    return [
-        key
-        for key in keys
-        if not key.startswith(_NOT_A_CHOICE)
-        and not (key.startswith("loss.") or key.endswith("seed"))
-        and len({json.dumps(settings.get(key), default=str) for settings in flat}) > 1
-    ]
+    """Settings that set runs apart; those of a loss count among runs of that loss only."""
+    found = []
+    for key in sorted({key for settings in flat for key in settings}):
+        if key in _NOT_A_CHOICE or key.startswith("names."):
+            continue
+        values: dict[str, set[str]] = {}
+        for settings in flat:
+            if key in settings:
+                among = str(settings.get("names.loss")) if key.startswith("loss.") else ""
+                values.setdefault(among, set()).add(json.dumps(settings[key], default=str))
+        if any(len(different) > 1 for different in values.values()):
+            found.append(key)
+    return found
 
 
 _ORDER = ("none", "uswb", "mfswb", "s", "us", "es")

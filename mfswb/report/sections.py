@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from mfswb.errors import DataError
+from mfswb.errors import DataError, first_line
 from mfswb.files import write_text
 from mfswb.report.curves import convergence_figure, pareto_figure
 from mfswb.report.galleries import (
@@ -47,6 +47,11 @@ class Section:
     tables: Mapping[str, Table]
     figures: Mapping[str, Path]
 
+    @property
+    def firsts(self) -> dict[str, Run]:
+        """The run of the smallest seed, of every group."""
+        return _firsts(self.groups)
+
     def caption(self, name: str) -> str:
         """What a figure shows."""
         return _CAPTIONS[name]
@@ -66,7 +71,7 @@ def write_section(
     folder.mkdir(parents=True, exist_ok=True)
     tables = {"table": make_table(groups)}
     shown = _shared_steps(groups) if steps is None else list(steps)
-    if 1 < len(shown) <= 6:
+    if steps is not None or 1 < len(shown) <= 6:
         tables["iterations"] = make_table(groups, shown)
     for name, table in tables.items():
         for suffix, write in ((".md", to_markdown), (".csv", to_csv), (".tex", to_latex)):
@@ -78,7 +83,7 @@ def write_section(
 
 
 def _figures(groups: Mapping[str, Sequence[Run]], steps: Sequence[int]) -> dict[str, Figure]:
-    firsts = {label: min(runs, key=lambda run: int(run.config["seed"])) for label, runs in groups.items()}
+    firsts = _firsts(groups)
     found = {"convergence": convergence_figure(groups), "pareto": pareto_figure(groups)}
     if all(len(run.rows) < 2 for run in firsts.values()):
         del found["convergence"]  # one evaluation makes no curve
@@ -97,9 +102,13 @@ def _figures(groups: Mapping[str, Sequence[Run]], steps: Sequence[int]) -> dict[
                 found["barycenters"] = plane_figure(firsts)
             elif dimension == 3 and steps:
                 found["barycenters"] = iterations_figure(firsts, list(steps)[:6])
-    except (DataError, OSError, ValueError) as error:
-        log.warning("%s", error)
+    except (DataError, OSError, ValueError, EOFError, KeyError) as error:
+        log.warning("%s: some figures are left out (%s)", first.folder, first_line(error))
     return found
+
+
+def _firsts(groups: Mapping[str, Sequence[Run]]) -> dict[str, Run]:
+    return {label: min(runs, key=lambda run: int(run.config["seed"])) for label, runs in groups.items()}
 
 
 def _shared_steps(groups: Mapping[str, Sequence[Run]]) -> list[int]:
