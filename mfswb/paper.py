@@ -141,9 +141,7 @@ def _pool(workers: int) -> ProcessPoolExecutor:
 
 
 def _prepare() -> None:
-    logging.disable(
-        logging.WARNING
-    )  # rows and summaries hold what is warned of; the same line from every run helps nobody
+    logging.disable(logging.WARNING)  # rows and summaries hold what is warned of
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
 

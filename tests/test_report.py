@@ -368,9 +368,11 @@ def test_data_of_the_paper_are_found_in_their_folder(tmp_path: Path) -> None:
     assert cfg.data.source == str(tmp_path / "images" / "s6.bmp")
     assert [Path(target).name for target in cfg.data.targets] == ["t4.bmp", "t6.bmp"]
     (cloud,) = choose(["pointcloud"])
-    assert (
-        compose_config(
-            list(cloud.jobs(quick=False, builtin=False, data_folder=tmp_path, extra=[])[0].overrides)
-        ).data.path
-        is None
-    )
+    lacking = cloud.jobs(quick=False, builtin=False, data_folder=tmp_path, extra=[])[0]
+    assert compose_config(list(lacking.overrides)).data.path is None  # to be fetched
+
+
+def test_a_length_that_was_typed_counts() -> None:
+    (swae,) = choose(["swae"])
+    chosen = swae.jobs(quick=True, builtin=True, data_folder=None, extra=["trainer.epochs=5"])[0].overrides
+    assert not [text for text in chosen if text.startswith("trainer.steps=")]
