@@ -124,7 +124,7 @@ def _run_all(jobs: Mapping[Job, Path], workers: int, name: str) -> dict[Job, str
                     except BrokenProcessPool:
                         crashed.append(running[done])
             except BaseException:  # Ctrl-C, above all: what has not begun must not begin
-                pool.shutdown(wait=False, cancel_futures=True)
+                pool.shutdown(wait=True, cancel_futures=True)
                 raise
         # A process died, out of memory perhaps, and took the pool with it: each of the others gets one of its own.
         for job in crashed:

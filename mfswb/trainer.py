@@ -40,7 +40,7 @@ class Evaluation:
     fairness_gap: float
     mean_distance: float
     extra: dict[str, Any] = field(default_factory=dict)
-    snapshots: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    snapshots: Mapping[str, NDArray[Any]] = field(default_factory=dict, compare=False)
 
 
 class Problem(Protocol):

@@ -243,7 +243,8 @@ def test_a_run_fills_its_folder(tmp_path: Path, space: str, weighted: bool) -> N
     ]
     summary, result = harmonise(tmp_path, *own, *options)
     assert result.shape == (40, 60, 3)
-    assert summary["files"] == ["support.npy", "palettes.npz", "harmonised.png", "compressed.png", "color.png"]
+    shown = ["source.png", "target1.png", "target2.png"]  # small, for reports
+    assert summary["files"] == ["support.npy", "palettes.npz", "harmonised.png", "compressed.png", *shown, "color.png"]
     with np.load(tmp_path / "run" / "palettes.npz") as archive:
         assert sorted(archive.files) == ["result", "source", "target1", "target2"]
         assert archive["result"].min() >= 0

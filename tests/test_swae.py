@@ -399,7 +399,7 @@ def test_es_makes_the_latents_of_digits_fairer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("loss", [name for name in LOSSES if name != "es"])
 def test_every_loss_trains_on_digits(tmp_path: Path, loss: str) -> None:
-    two_hundred_steps(tmp_path / "run", loss, 16)
+    two_hundred_steps(tmp_path / "run", loss, 8)
 
 
 def test_settings_of_the_paper() -> None:

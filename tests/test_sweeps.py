@@ -58,8 +58,6 @@ def installed(module: str) -> pytest.MarkDecorator:
     "launcher",
     [
         pytest.param("joblib", marks=installed("hydra_plugins.hydra_joblib_launcher")),
-        pytest.param("cores", marks=installed("hydra_plugins.hydra_joblib_launcher")),
-        pytest.param("submitit_local", marks=installed("hydra_plugins.hydra_submitit_launcher")),
         pytest.param("processes", marks=installed("hydra_plugins.hydra_submitit_launcher")),
         pytest.param("ray", marks=[installed("hydra_plugins.hydra_ray_launcher"), pytest.mark.slow]),
     ],
@@ -71,14 +69,28 @@ def test_side_by_side_gives_the_same_bits(tmp_path: Path, serial: dict[str, byte
     assert "UserWarning" not in done.stderr
 
 
-@installed("hydra_plugins.hydra_submitit_launcher")
-def test_the_slurm_presets_compose(tmp_path: Path) -> None:
-    for launcher in ("submitit_slurm", "slurm"):
-        command = [*COMMAND, f"hydra/launcher={launcher}", "hydra.launcher.partition=gpu", "--cfg", "hydra"]
-        shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-        assert shown.returncode == 0, shown.stderr
-        assert "SlurmLauncher" in shown.stdout
-        assert "partition: gpu" in shown.stdout
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        pytest.param(
+            ["hydra/launcher=slurm", "hydra.launcher.partition=gpu"],
+            ["SlurmLauncher", "partition: gpu", "timeout_min: 600"],
+            marks=installed("hydra_plugins.hydra_submitit_launcher"),
+        ),
+        pytest.param(
+            ["hydra/launcher=cores", "hydra.launcher.n_jobs=3"],
+            ["JoblibLauncher", "n_jobs: 3", "batch_size: '1'"],
+            marks=installed("hydra_plugins.hydra_joblib_launcher"),
+        ),
+    ],
+)
+def test_presets_compose(tmp_path: Path, arguments: list[str], expected: list[str]) -> None:
+    command = [*COMMAND, *arguments, "--cfg", "hydra"]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert shown.returncode == 0, shown.stderr
+    assert "UserWarning" not in shown.stderr
+    for text in expected:
+        assert text in shown.stdout
 
 
 @installed("hydra_plugins.hydra_joblib_launcher")
@@ -116,7 +128,7 @@ def test_a_repeated_sweep_does_nothing_twice(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
 def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    long = [*SMALL, "trainer.steps=6000", "trainer.checkpoint_every=100", "seed=1,2", "loss=us"]
+    long = [*SMALL, "trainer.steps=3000", "trainer.checkpoint_every=100", "seed=1,2", "loss=us"]
     whole, part = tmp_path / "whole", tmp_path / "part"
     for folder in (whole, part):
         folder.mkdir()
@@ -137,7 +149,7 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert (part / "jobs" / first / "summary.json").stat().st_mtime_ns == stamp
     assert results(part) == results(whole)
-    assert told(part)[second.name]["steps_run"] < 6000
+    assert told(part)[second.name]["steps_run"] < 3000
 
 
 def test_jobs_that_fail_before_they_begin_are_named_too(tmp_path: Path) -> None:
