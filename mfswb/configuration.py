@@ -16,16 +16,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mfswb.errors import ConfigError
+from mfswb.resume import NOT_COMPUTED, OF_THE_COMMAND
 
 _LONGEST_NAME = 60
 # What figures do not depend on: a sweep repeated to look closer finds its jobs again.
-_UNTOLD = tuple(
-    f"{key}="
-    for key in (
-        *("debug", "objective", "allow_foreign_targets"),
-        *(f"trainer.{key}" for key in ("progress", "tensorboard", "resume", "checkpoint_every", "threads", "device")),
-    )
-)
+_UNTOLD = tuple(f"{key}=" for key in (*OF_THE_COMMAND, *(f"trainer.{key}" for key in NOT_COMPUTED)))
 _FIRST = {"task": 0, "loss": 1, "loss.lam": 2, "seed": 3}
 
 

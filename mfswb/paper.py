@@ -42,7 +42,7 @@ class Result:
     seconds: float
 
 
-def carry_out(
+def make(
     experiment: Experiment,
     jobs: Sequence[Job],
     output: Path,

@@ -6,16 +6,18 @@ import argparse
 import logging
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 
+from mfswb.command import carry_out, make_parser
 from mfswb.configuration import cores
 from mfswb.errors import ConfigError, MfswbError
 from mfswb.experiments import Experiment, Job, choose, load_experiments
 
 log = logging.getLogger("mfswb.paper")
 
+_DESCRIPTION = "Make the paper's tables and figures: what is missing is run, what is there is kept."
 _EXAMPLES = """\
-examples:
   mfswb-paper list
   mfswb-paper all --quick --builtin
   mfswb-paper pointcloud gaussian --data FOLDER
@@ -24,11 +26,8 @@ examples:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="mfswb-paper",
-        description="Make the paper's tables and figures: what is missing is run, what is there is kept.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = make_parser(
+        "mfswb-paper", "Make the paper's tables and figures: what is missing is run, what is there is kept.", _EXAMPLES
     )
     parser.add_argument("names", nargs="+", help="experiments, or all, or list; then settings as in trainer.steps=100")
     parser.add_argument("--quick", action="store_true", help="minutes in all instead of the paper's lengths")
@@ -36,43 +35,39 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, help="folder with the paper's data: shapenetcore55_50.npy, images, mnist")
     parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time, one thread each (all cores)")
     parser.add_argument("-o", "--output", type=Path, default=Path("outputs/paper"), help="folder (outputs/paper)")
-    parser.add_argument("--debug", action="store_true", help="show errors with their traceback")
     return parser
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point of ``mfswb-paper``."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     options = _parser().parse_intermixed_args(arguments)
-    extra = [name for name in options.names if "=" in name]
-    names = [name for name in options.names if "=" not in name]
+    typed = shlex.join(["mfswb-paper", *(sys.argv[1:] if arguments is None else arguments)])
     try:
-        if names == ["list"]:
-            for experiment in load_experiments().values():
-                log.info("%s", _described(experiment))
-            return 0
-        if options.jobs < 1:
-            raise ConfigError(f"--jobs {options.jobs}: give a positive number")
-        if options.data is not None and not options.data.is_dir():
-            raise ConfigError(f"--data {options.data}: no such folder (looked from {Path.cwd()})")
-        if not names:
-            raise ConfigError("no experiment is named; mfswb-paper list shows them")
-        typed = shlex.join(["mfswb-paper", *(sys.argv[1:] if arguments is None else arguments)])
-        outcomes = [_make(experiment, options, extra, typed) for experiment in choose(names)]
-    except (MfswbError, OSError) as error:
-        if options.debug:
-            log.exception("%s", error)
-        else:
-            log.error("%s", error)
-        return 1
+        return carry_out(partial(_work, typed=typed), options)
     except KeyboardInterrupt:
         log.error("interrupted; the same command goes on where it stopped")
         return 130
+
+
+def _work(options: argparse.Namespace, typed: str) -> int:
+    extra = [name for name in options.names if "=" in name]
+    names = [name for name in options.names if "=" not in name]
+    if names == ["list"]:
+        for experiment in load_experiments().values():
+            log.info("%s", _described(experiment))
+        return 0
+    if options.jobs < 1:
+        raise ConfigError(f"--jobs {options.jobs}: give a positive number")
+    if options.data is not None and not options.data.is_dir():
+        raise ConfigError(f"--data {options.data}: no such folder (looked from {Path.cwd()})")
+    if not names:
+        raise ConfigError("no experiment is named; mfswb-paper list shows them")
+    outcomes = [_make(experiment, options, extra, typed) for experiment in choose(names)]
     return 0 if all(outcomes) else 1
 
 
 def _make(experiment: Experiment, options: argparse.Namespace, extra: list[str], typed: str) -> bool:
-    from mfswb.paper import carry_out
+    from mfswb.paper import make
 
     jobs = experiment.jobs(quick=options.quick, builtin=options.builtin, data_folder=options.data, extra=extra)
     variant = "".join(f"-{name}" for name in ("quick", "builtin") if getattr(options, name))
@@ -86,9 +81,7 @@ def _make(experiment: Experiment, options: argparse.Namespace, extra: list[str],
         return False
     cost = experiment.cost["quick" if options.quick else "full"]
     log.info("%s: %d runs, %d at a time (%s)", experiment.name, len(jobs), options.jobs, cost)
-    result = carry_out(
-        experiment, jobs, folder, workers=options.jobs, steps=experiment.steps(options.quick), command=typed
-    )
+    result = make(experiment, jobs, folder, workers=options.jobs, steps=experiment.steps(options.quick), command=typed)
     told = f"{result.made} made, {result.kept} kept, {len(result.failures)} failed, {result.seconds:.0f} s"
     log.info("%s: %s: %s", experiment.name, told, folder)
     if result.failures:

@@ -7,23 +7,21 @@ import logging
 import sys
 from pathlib import Path
 
-from mfswb.errors import ConfigError, MfswbError
+from mfswb.command import carry_out, make_parser
+from mfswb.errors import ConfigError
 
 log = logging.getLogger("mfswb.report")
 
+_DESCRIPTION = "Tables (Markdown, CSV, LaTeX), figures (PNG, PDF) and report.html of finished runs."
 _EXAMPLES = """\
-examples:
   mfswb-report outputs/sweeps/FOLDER
   mfswb-report outputs/pointcloud outputs/sweeps --by method optimizer.lr -o compared
 """
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="mfswb-report",
-        description="Tables (Markdown, CSV, LaTeX), figures (PNG, PDF) and report.html of finished runs.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = make_parser(
+        "mfswb-report", "Tables (Markdown, CSV, LaTeX), figures (PNG, PDF) and report.html of finished runs.", _EXAMPLES
     )
     parser.add_argument("folders", nargs="+", type=Path, help="folders with runs in them, at any depth")
     parser.add_argument(
@@ -34,22 +32,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--steps", nargs="+", type=int, help="evaluations that have columns of their own")
     parser.add_argument("-o", "--output", type=Path, help="where the report goes; default: FOLDER/report")
-    parser.add_argument("--debug", action="store_true", help="show errors with their traceback")
     return parser
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point of ``mfswb-report``."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    options = _parser().parse_args(arguments)
-    try:
-        page = _write(options.folders, options.by, options.steps, options.output or options.folders[0] / "report")
-    except (MfswbError, OSError) as error:
-        if options.debug:
-            log.exception("%s", error)
-        else:
-            log.error("%s", error)
-        return 1
+    return carry_out(_work, _parser().parse_args(arguments))
+
+
+def _work(options: argparse.Namespace) -> int:
+    page = _write(options.folders, options.by, options.steps, options.output or options.folders[0] / "report")
     log.info("%s", page)
     return 0
 

@@ -25,7 +25,7 @@ _MAY_CHANGE = frozenset(
 )
 # Where, and with how much to see of it: figures do not depend on it, but for rounding.
 NOT_COMPUTED = frozenset({"progress", "tensorboard", "resume", "checkpoint_every", "threads", "device"})
-_OF_THE_COMMAND = ("debug", "objective", "allow_foreign_targets")
+OF_THE_COMMAND = ("debug", "objective", "allow_foreign_targets")
 
 
 def continued_config(saved: dict[str, Any], given: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
@@ -41,10 +41,10 @@ def continued_config(saved: dict[str, Any], given: dict[str, Any], overrides: li
     """
     config = {key: dict(value) if isinstance(value, dict) else value for key, value in saved.items()}
     # How errors are shown, and whether a stranger's code may be called, is for this command to say.
-    config.update({key: given[key] for key in _OF_THE_COMMAND})
+    config.update({key: given[key] for key in OF_THE_COMMAND})
     for override in OverridesParser.create().parse_overrides(overrides):
         key = override.key_or_group
-        if key == "trainer.resume" or key in _OF_THE_COMMAND:
+        if key == "trainer.resume" or key in OF_THE_COMMAND:
             continue
         if key in _MAY_CHANGE:
             name = key.removeprefix("trainer.")
@@ -70,7 +70,7 @@ def same_run(saved: dict[str, Any], given: dict[str, Any]) -> bool:
 
 def what_is_computed(config: dict[str, Any]) -> dict[str, Any]:
     """The part of a configuration that figures depend on."""
-    kept = {key: value for key, value in config.items() if key not in _OF_THE_COMMAND}
+    kept = {key: value for key, value in config.items() if key not in OF_THE_COMMAND}
     kept["trainer"] = {key: value for key, value in config["trainer"].items() if key not in NOT_COMPUTED}
     return kept
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mfswb.errors import ConfigError, DataError, MfswbError
+from mfswb.command import carry_out, make_parser
+from mfswb.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from mfswb.trained import TrainedAutoencoder
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _EXAMPLES = """\
-examples:
   mfswb-swae encode outputs/swae/FOLDER a.png b.png t10k-images-idx3-ubyte.gz -o latents.npy
   mfswb-swae decode outputs/swae/FOLDER latents.npy -o pictures.png
   mfswb-swae sample outputs/swae/FOLDER -n 100 -o new.png
@@ -28,13 +28,7 @@ examples:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="mfswb-swae",
-        description="Use an autoencoder trained by mfswb-run task=swae.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--debug", action="store_true", help="show errors with their traceback")
+    parser = make_parser("mfswb-swae", "Use an autoencoder trained by mfswb-run task=swae.", _EXAMPLES)
     actions = parser.add_subparsers(dest="action", required=True)
     encode = actions.add_parser("encode", help="pictures to latents")
     decode = actions.add_parser("decode", help="latents to pictures")
@@ -62,21 +56,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point of ``mfswb-swae``."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    options = _parser().parse_args(arguments)
-    try:
-        _check_output(options.output, (".npy",) if options.action == "encode" else (".npy", ".png"))
-        _carry_out(options)
-    except (MfswbError, OSError) as error:
-        if options.debug:
-            log.exception("%s", error)
-        else:
-            log.error("%s", error)
-        return 1
-    return 0
+    return carry_out(_work, _parser().parse_args(arguments))
 
 
-def _carry_out(options: argparse.Namespace) -> None:
+def _work(options: argparse.Namespace) -> int:
+    _check_output(options.output, (".npy",) if options.action == "encode" else (".npy", ".png"))
     from mfswb.files import save_array
     from mfswb.trained import TrainedAutoencoder
 
@@ -92,6 +76,7 @@ def _carry_out(options: argparse.Namespace) -> None:
     else:
         save_array(options.output, found)
     log.info("%s: %s", options.output, " x ".join(map(str, found.shape)))
+    return 0
 
 
 def _check_output(path: Path, suffixes: tuple[str, ...]) -> None:

@@ -274,7 +274,7 @@ class _Run:
     def _advance(self) -> None:
         self.optimizer.zero_grad()
         loss = self.problem.loss(self.generator)
-        loss.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss)
         self.optimizer.step()
         self.problem.project()
         self.step += 1

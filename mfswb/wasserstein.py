@@ -91,6 +91,7 @@ def sliced_costs(
         if weights is None
         else [torch.stack([weights[1][k] for k in ks]) for ks in members.values()],
     )
+    # PyTorch leaves Function.apply without types.
     costs: Tensor = _SlicedCosts.apply(support, directions, plan, *groups)  # type: ignore[no-untyped-call]
     if len(groups) == 1:
         return costs

@@ -115,7 +115,7 @@ def fairness_term(n_projections: int, rounds: int) -> str:
             for points in classes:
                 points.grad = None
             start = time.perf_counter()
-            LOSSES["us"](costs(prior, classes, directions)).backward()  # type: ignore[no-untyped-call]
+            torch.autograd.backward(LOSSES["us"](costs(prior, classes, directions)))
             if turn >= 0:
                 times[name].append(time.perf_counter() - start)
     ours, direct = (1e3 * statistics.median(times[name]) for name in ("ours", "direct"))
@@ -134,7 +134,7 @@ def measure(case: Case, blocks: int, steps: int) -> Result:
     def step(ours: bool, directions: Tensor) -> None:
         support.grad = None
         costs = sliced_costs(support, stacked, directions) if ours else plain_costs(support, marginals, directions)
-        LOSSES[case.loss](costs).backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(LOSSES[case.loss](costs))
 
     def sorts(directions: Tensor) -> Callable[[], None]:
         with torch.no_grad():

@@ -15,25 +15,23 @@ settings.load_profile("ours")
 SHARED = Path(os.environ.get("MFSWB_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 
 
+def beside(*parts: str) -> Path:
+    path = SHARED.joinpath(*parts)
+    if not path.exists():
+        pytest.skip(f"not here: {path}")
+    return path
+
+
 @pytest.fixture(scope="session")
 def reference() -> Path:
-    folder = SHARED / "reference"
-    if not folder.is_dir():
-        pytest.skip(f"no reference values at {folder}")
-    return folder
+    return beside("reference")
 
 
 @pytest.fixture(scope="session")
 def shapenet() -> Path:
-    file = SHARED / "data" / "shapenetcore55_50.npy"
-    if not file.is_file():
-        pytest.skip(f"no ShapeNet clouds at {file}")
-    return file
+    return beside("data", "shapenetcore55_50.npy")
 
 
 @pytest.fixture(scope="session")
 def mnist() -> Path:
-    folder = SHARED / "data" / "mnist"
-    if not folder.is_dir():
-        pytest.skip(f"no MNIST files at {folder}")
-    return folder
+    return beside("data", "mnist")

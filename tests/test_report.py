@@ -149,8 +149,8 @@ def test_curves_take_the_steps_all_seeds_share() -> None:
     longer = Run(long.folder, long.config, long.summary, [*long.rows, {**long.rows[-1], "step": 30}])
     figure = convergence_figure({"uswb": [RUNS[1], RUNS[2], longer]})
     line = figure.axes[0].lines[0]
-    assert list(line.get_xdata()) == [0, 10, 20]  # type: ignore[arg-type]
-    np.testing.assert_allclose(line.get_ydata(), np.array([3, 2, 1]) * (1e-5 + 3e-5 + 1) / 3)  # type: ignore[arg-type]
+    assert np.asarray(line.get_xdata()).tolist() == [0, 10, 20]
+    np.testing.assert_allclose(np.asarray(line.get_ydata()), np.array([3, 2, 1]) * (1e-5 + 3e-5 + 1) / 3)
 
 
 def test_what_cannot_be_read_is_left_out_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from mfswb.configuration import cores, slug
@@ -204,10 +203,10 @@ def test_names_of_jobs_differ_and_need_no_quotes() -> None:
 
 
 def test_errors_travel_between_processes() -> None:
+    # what a launcher does with them; the bytes are our own
     error = pickle.loads(pickle.dumps(DivergedError(7, "diverged at step 7")))  # noqa: S301
     assert (error.step, str(error)) == (7, "diverged at step 7")
 
 
 def test_cores_are_those_of_this_process() -> None:
     assert 1 <= cores() <= (os.cpu_count() or 1)
-    assert np.isfinite(cores())

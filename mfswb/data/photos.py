@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from mfswb.data.arrays import existing_file
+from mfswb.data.arrays import read_archive
 from mfswb.data.images import Pixels, read_image
 from mfswb.data.palettes import Palette, fit_palette, nearest_colours
-from mfswb.errors import ConfigError, DataError, first_line
+from mfswb.errors import ConfigError, DataError
 from mfswb.measures import Measures
 from mfswb.seeding import stream
 
@@ -112,13 +112,7 @@ def load_images(
 
 
 def _read_palettes(path: Path) -> dict[str, NDArray[np.float64]]:
-    try:
-        with existing_file(path).open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, AttributeError, TypeError, KeyError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path}: not a readable .npz file of palettes ({first_line(error)})") from None
+    arrays = read_archive(path)
     numbered = sorted((int(name[6:]), name) for name in arrays if re.fullmatch(r"target\d+", name))
     names = ["source", *(name for _, name in numbered)]
     if "source" not in arrays or len(names) < 2:

@@ -13,26 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mfswb.errors import ConfigError, DataError
-from mfswb.resume import same_run
+from mfswb.resume import NOT_COMPUTED, OF_THE_COMMAND, same_run
 from mfswb.runfolder import SUMMARY, load_config, read_metrics, snapshot_path
 
 log = logging.getLogger(__name__)
 
 # Neither what is computed nor its name: differences here do not make another group.
-_NOT_A_CHOICE = frozenset(
-    ("seed", "data.seed", "debug", "objective", "allow_foreign_targets", "loss._target_", "loss._partial_", "loss.lam")
-) | {
-    f"trainer.{key}"
-    for key in (
-        "device",
-        "threads",
-        "progress",
-        "tensorboard",
-        "resume",
-        "checkpoint_every",
-        "eval_steps",
-        "eval_every",
-    )
+_NOT_A_CHOICE = {
+    *("seed", "data.seed", "loss._target_", "loss._partial_", "loss.lam"),
+    *OF_THE_COMMAND,
+    *(f"trainer.{key}" for key in (*NOT_COMPUTED, "eval_steps", "eval_every")),
 }
 
 

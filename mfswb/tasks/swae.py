@@ -112,6 +112,7 @@ class SlicedWassersteinAutoencoder:
         slicing.directions(latent_dim, torch.Generator(), dtype, torch.device("cpu"))  # refuses what it cannot slice
         weights = torch.Generator().manual_seed(seed)
         network = ConvAutoencoder(*data.shape, latent_dim, weights)
+        # PyTorch takes a memory format here, but declares no overload with one.
         self.network = network.to(device=device, dtype=dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._batches = Batches(data.train.labels, batch_size, seed, balanced=balanced)
         # In 8 bits the whole set fits on the device, so no step waits for pictures.
