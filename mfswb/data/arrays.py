@@ -81,7 +81,7 @@ def read_archive(path: Path, *names: str) -> dict[str, NDArray[Any]]:
         zipfile.BadZipFile,
         zlib.error,
     ) as error:
-        raise DataError(f"{path}: is damaged ({first_line(error)})") from None
+        raise DataError(f"{path}: is damaged, or not a readable .npz archive ({first_line(error)})") from None
     for name in names:
         if name not in arrays:
             raise DataError(f"{path}: has no array {name!r}; it holds {', '.join(arrays)}")
