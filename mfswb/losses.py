@@ -88,7 +88,7 @@ def es_mfswb(costs: Tensor, detach_weights: bool = False) -> Tensor:
     weights = torch.softmax(worst, dim=0)
     if detach_weights:
         weights = weights.detach()
-    return (weights * worst).sum()
+    return torch.dot(weights, worst)
 
 
 def none(costs: Tensor) -> Tensor:

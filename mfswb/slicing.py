@@ -34,7 +34,7 @@ def uniform(n_projections: int, dim: int, generator: torch.Generator, dtype: tor
         (torch.Size([4, 3]), True)
     """
     normal = torch.randn(n_projections, dim, generator=generator).to(dtype)
-    lengths: Tensor = normal.norm(dim=1, keepdim=True)
+    lengths: Tensor = torch.linalg.vector_norm(normal, dim=1, keepdim=True)
     return normal / lengths
 
 

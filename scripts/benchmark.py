@@ -26,9 +26,11 @@ import torch
 from torch import Tensor
 
 from mfswb import sliced_costs
+from mfswb.loss_gradients import value_and_gradient
 from mfswb.losses import LOSSES
+from mfswb.rows import argsort_rows, rows_of, sort_rows
 from mfswb.slicing import uniform
-from mfswb.sorting import argsort_rows, sort_rows
+from mfswb.wasserstein import sliced_gradient
 
 
 @dataclass(frozen=True)
@@ -131,10 +133,14 @@ def measure(case: Case, blocks: int, steps: int) -> Result:
     # The tasks, too, keep equal-sized marginals as one tensor.
     stacked = torch.stack(marginals) if len(set(case.sizes)) == 1 else marginals
 
+    objective = partial(value_and_gradient, LOSSES[case.loss])
+
     def step(ours: bool, directions: Tensor) -> None:
         support.grad = None
-        costs = sliced_costs(support, stacked, directions) if ours else plain_costs(support, marginals, directions)
-        torch.autograd.backward(LOSSES[case.loss](costs))
+        if ours:
+            _, support.grad = sliced_gradient(objective, support, stacked, directions)
+        else:
+            torch.autograd.backward(LOSSES[case.loss](plain_costs(support, marginals, directions)))
 
     def sorts(directions: Tensor) -> Callable[[], None]:
         with torch.no_grad():
@@ -142,9 +148,9 @@ def measure(case: Case, blocks: int, steps: int) -> Result:
             theirs = [directions @ marginal.t() for marginal in marginals]
 
         def work() -> None:
-            argsort_rows(mine)
+            argsort_rows(rows_of(mine), (case.n,))
             for projected in theirs:
-                sort_rows(projected)
+                sort_rows(rows_of(projected), (projected.shape[-1],))
 
         return work
 

@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-import mfswb.sorting
+import mfswb.quantiles
+import mfswb.transports
 from mfswb import sliced_costs
 from mfswb.losses import LOSSES
+from mfswb.rows import argsort_rows, back_in_place, in_order, sort_rows
 
 sizes = st.integers(1, 12)
 seeds = st.integers(0, 10_000)
@@ -231,46 +233,61 @@ def test_stacked_and_listed_marginals_agree_with_gradients() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rows", [1, 3, 40])
-def test_sorts_agree_with_torch(dtype: torch.dtype, rows: int) -> None:
+@pytest.mark.parametrize("sizes", [(2000,), (1000, 1000), (200, 1700, 100)], ids=str)
+def test_sorts_agree_with_torch(dtype: torch.dtype, rows: int, sizes: tuple[int, ...]) -> None:
     values = cloud(7, rows, 2000, dtype)
     values[:, 1:50] = values[:, 1:2]  # ties
     values[0, 60:63] = torch.tensor([0.0, -0.0, 1e-42], dtype=dtype)
-    ranked, order = mfswb.sorting.argsort_rows(values)
-    assert torch.equal(ranked, values.sort(dim=-1).values)
-    assert torch.equal(values.gather(-1, order), ranked)
-    assert torch.equal(order.sort(dim=-1).values, torch.arange(2000).expand(rows, 2000))
-    assert torch.equal(mfswb.sorting.sort_rows(values.clone()), ranked)
+    expected = torch.cat([part.sort(dim=-1).values for part in torch.split(values, list(sizes), dim=1)], dim=1)
+    for rows_given in (values.numpy(), values):  # arrays, and tensors of other devices
+        ranked, order = argsort_rows(rows_given, sizes)
+        assert torch.equal(torch.as_tensor(ranked), expected)
+        assert torch.equal(torch.as_tensor(in_order(rows_given, order)), expected)
+        back = rows_given * 0
+        back_in_place(ranked, order, back)
+        assert torch.equal(torch.as_tensor(back), values)
+    assert torch.equal(torch.from_numpy(sort_rows(values.clone().numpy(), sizes)), expected)
 
 
-def test_numbers_of_threads_give_the_same_bits() -> None:
-    support, marginals, directions = (
-        cloud(0, 3000, 3, torch.float32),
-        cloud(1, 6000, 3, torch.float32),
-        sphere(2, 16, 3),
-    )
+@pytest.mark.parametrize("sizes", [[6000, 6000], [5000, 3000, 7000]], ids=str)
+def test_numbers_of_threads_give_the_same_bits(sizes: list[int]) -> None:
+    support = cloud(0, 6000, 3, torch.float32).requires_grad_()
+    marginals = [cloud(k, n, 3, torch.float32).requires_grad_() for k, n in enumerate(sizes, start=1)]
     threads = torch.get_num_threads()
     found = []
     for count in (1, 3):
         torch.set_num_threads(count)
-        found.append(mfswb.sorting.argsort_rows(directions.float() @ support.t())[1])
-        found.append(mfswb.sorting.sort_rows(directions.float() @ marginals.t()))
+        costs = sliced_costs(support, marginals, sphere(2, 16, 3).float())
+        found.append([costs.detach(), *torch.autograd.grad(costs.max(0).values.mean(), [support, *marginals])])
     torch.set_num_threads(threads)
-    assert torch.equal(found[0], found[2])
-    assert torch.equal(found[1], found[3])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
-def test_the_road_of_other_devices_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    support, directions = cloud(0, 30, 3).requires_grad_(), sphere(1, 8, 3)
-    marginals = [cloud(2, 30, 3).requires_grad_(), cloud(3, 17, 3).requires_grad_()]
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("p", [1.5, 2.0])
+@pytest.mark.parametrize("leaves", [["support"], ["marginals"], ["support", "marginals"]], ids=str)
+def test_the_road_of_other_devices_gives_the_same(
+    monkeypatch: pytest.MonkeyPatch, weighted: bool, p: float, leaves: list[str]
+) -> None:
+    support, directions = cloud(0, 30, 3), sphere(1, 8, 3)
+    marginals = [cloud(k, n, 3) for k, n in enumerate([30, 17, 30], start=2)]
+    given = {"support": [support], "marginals": marginals}
+    inputs = [leaf.requires_grad_() for name in leaves for leaf in given[name]]
+    weights = masses(5, 30) if weighted else None
 
     def everything() -> tuple[Tensor, tuple[Tensor, ...]]:
-        costs = sliced_costs(support, marginals, directions)
-        return costs, torch.autograd.grad(costs.square().sum(), [support, *marginals])
+        costs = sliced_costs(support, marginals, directions, p=p, support_weights=weights)
+        return costs, torch.autograd.grad(costs.square().sum(), inputs)
 
     here = everything()
-    monkeypatch.setattr("mfswb.wasserstein.argsort_rows", lambda values: torch.sort(values, dim=-1))
-    monkeypatch.setattr("mfswb.wasserstein.sort_rows", lambda values: torch.sort(values, dim=-1).values)
+    caches = [mfswb.transports._bins, mfswb.quantiles._edges]
+    for module in ("blocks", "transports", "quantiles"):  # rows are tensors then
+        monkeypatch.setattr(f"mfswb.{module}.rows_of", lambda values: values)
+    for cache in caches:
+        cache.cache_clear()
     torch.testing.assert_close(here, everything())
+    for cache in caches:
+        cache.cache_clear()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
