@@ -42,8 +42,9 @@ def equispaced(n_projections: int, dim: int, generator: torch.Generator, dtype: 
     r"""Directions of the plane at equal angles, turned together by one random angle.
 
     ``theta_l`` has the angle ``pi (l + u) / L`` with ``u`` uniform on (0, 1): half a turn is enough, because opposite
-    directions give the same cost. Each direction is uniform on the circle, so averages of costs are unbiased; their
-    error falls much faster with ``L`` than that of independent directions.
+    directions give the same cost. Together they are uniform on the circle, so averages of costs are unbiased; their
+    error falls much faster with ``L`` than that of independent directions. :func:`mfswb.designs.design` does the like
+    in any dimension.
 
     Returns:
         ``(n_projections, 2)`` unit vectors on the CPU.
@@ -57,7 +58,7 @@ def equispaced(n_projections: int, dim: int, generator: torch.Generator, dtype: 
         [1.0, 0.707, 0.0, 0.707]
     """
     if dim != 2:
-        raise ConfigError(f"slicing=equispaced: works in the plane, but the data have dimension {dim}; use uniform")
+        raise ConfigError(f"slicing=equispaced: works in the plane, but the data have dimension {dim}; use design")
     turn = torch.rand(1, generator=generator, dtype=torch.float64)
     angles = (torch.arange(n_projections, dtype=torch.float64) + turn) * (math.pi / n_projections)
     return torch.stack([angles.cos(), angles.sin()], dim=1).to(dtype)

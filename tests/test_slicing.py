@@ -79,5 +79,5 @@ def test_a_few_equispaced_directions_beat_ten_thousand_random_ones() -> None:
 
 
 def test_equispaced_directions_are_refused_outside_the_plane() -> None:
-    with pytest.raises(ConfigError, match="dimension 3; use uniform"):
+    with pytest.raises(ConfigError, match="dimension 3; use design"):
         equispaced(5, 3, torch.Generator())
