@@ -8,30 +8,40 @@ sphere, and averages over them are unbiased. All of these are samplers; see :cla
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import lru_cache
+from itertools import pairwise
+from types import MappingProxyType
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from mfswb.errors import ConfigError
+from mfswb.slicing import Sampler, equispaced, uniform
 
+_LARGEST = 128  # directions that are placed together in space
 _GOLDEN = (1 + math.sqrt(5)) / 2
 
 
 def design(n_projections: int, dim: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Tensor:
     r"""Spherical designs: the best placed directions that are known for a dimension and a number.
 
-    In the plane equal angles; in space the axes of the octahedron (3), the cube (4),
-    the icosahedron (6) and the dodecahedron (10), and a Fibonacci spiral over the half sphere for other numbers; above
+    In the plane equal angles; in space the axes of the octahedron (3), the cube (4), the icosahedron (6) and the
+    dodecahedron (10), and for other numbers a Fibonacci spiral over the half sphere, relaxed until its axes are as far
+    from each other as they get (at most 128; more are blocks of about as many, each with a rotation of its own); above
     that random orthonormal bases (:func:`orthogonal`). One random rotation turns them together. Costs are even in
     ``theta``, so one direction of each axis is enough. Axes of the icosahedron and the dodecahedron average polynomials
-    up to degree 5 exactly, those of octahedron and cube up to degree 3.
+    up to degree 5 exactly, those of octahedron and cube up to degree 3. Relaxing takes a tenth of a second,
+    once a process.
 
     Returns:
         ``(n_projections, dim)`` unit vectors on the CPU.
 
-    Source: P. Delsarte, J. M. Goethals and J. J. Seidel, "Spherical codes and designs", 1977.
+    Source: P. Delsarte, J. M. Goethals and J. J. Seidel, "Spherical codes and designs", 1977; K. B. Stolarsky, "Sums of
+    distances between points on a sphere", 1973 (the largest sum has the smallest discrepancy).
 
     Example:
         >>> theta = design(6, 3, torch.Generator().manual_seed(1), torch.float64)
@@ -40,9 +50,13 @@ def design(n_projections: int, dim: int, generator: torch.Generator, dtype: torc
         >>> [abs(round(float(theta[0] @ other), 3)) for other in theta[1:]]  # all at one angle
         [0.447, 0.447, 0.447, 0.447, 0.447]
     """
-    if dim in (2, 3):
-        fixed = _axes_in_plane(n_projections) if dim == 2 else _axes_in_space(n_projections)
-        return _turned(fixed, generator, dtype)
+    if dim == 2:
+        return _turned(_axes_in_plane(n_projections), generator, dtype)
+    if dim == 3:
+        blocks = -(-n_projections // _LARGEST)
+        bounds = [n_projections * block // blocks for block in range(blocks + 1)]
+        turned = [_turned(_axes_in_space(stop - start), generator, dtype) for start, stop in pairwise(bounds)]
+        return turned[0] if blocks == 1 else torch.cat(turned)
     return orthogonal(n_projections, dim, generator, dtype)
 
 
@@ -69,9 +83,9 @@ def sobol(n_projections: int, dim: int, generator: torch.Generator, dtype: torch
     r"""Quasi-Monte-Carlo: points of a Sobol' sequence, carried to the sphere and turned by one random rotation.
 
     The sequence is scrambled once and for all (a fixed scrambling, the same in every draw). In the plane a point of
-    ``[0, 1)`` is an angle of the half circle; in space a point of the unit square is an azimuth and a height of the half
-    sphere, which keeps areas; above that points of the unit cube become normal vectors, which are normalised. Powers of
-    two are the best numbers.
+    ``[0, 1)`` is an angle of the half circle; in space a point of the unit square is a height and an azimuth on the
+    half sphere, which keeps areas; above that points of the unit cube become normal vectors, which are normalised.
+    Powers of two are the best numbers; a handful of points in many dimensions stands no better than random ones.
 
     Returns:
         ``(n_projections, dim)`` unit vectors on the CPU.
@@ -130,7 +144,32 @@ def _axes_in_space(n: int) -> Tensor:
     if n in solids:
         return torch.nn.functional.normalize(torch.tensor(solids[n], dtype=torch.float64), dim=1)
     rank = torch.arange(n, dtype=torch.float64)
-    return _at((rank + 0.5) / n, rank / g)
+    return _relaxed(_at((rank + 0.5) / n, rank / g))
+
+
+def _relaxed(axes: Tensor) -> Tensor:
+    """Axes ``(n, 3)`` moved so that the sum of all distances between them and their opposites is the largest nearby."""
+    from scipy.optimize import minimize
+    from threadpoolctl import threadpool_limits
+
+    n = len(axes)
+
+    def energy(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        points = flat.reshape(n, 3)
+        lengths = np.linalg.norm(points, axis=1, keepdims=True)
+        units = points / lengths
+        cosines = (units @ units.T).clip(-1, 1)
+        to_axes, to_opposites = np.sqrt(2 - 2 * cosines), np.sqrt(2 + 2 * cosines)
+        slopes = 1 / to_opposites - 1 / np.where(to_axes > 0, to_axes, np.inf)
+        np.fill_diagonal(slopes, 0)  # an axis keeps its distance from itself and its own opposite
+        pull = 2 * slopes @ units
+        pull -= (pull * units).sum(axis=1, keepdims=True) * units
+        return -float(to_axes.sum() + to_opposites.sum()) / n**2, (-pull / lengths / n**2).ravel()
+
+    options = {"maxiter": 200, "maxcor": 20, "ftol": 1e-15, "gtol": 1e-9}
+    with threadpool_limits(1):  # so small, a second thread is only in the way
+        found = minimize(energy, axes.numpy().ravel(), jac=True, method="L-BFGS-B", options=options)
+    return torch.nn.functional.normalize(torch.from_numpy(found.x.reshape(n, 3)), dim=1)
 
 
 def _cyclic(a: float, b: float) -> list[list[float]]:
@@ -154,3 +193,9 @@ def _sobol_points(n: int, dim: int) -> Tensor:
         return _at(points[:, 0], points[:, 1])
     normal = torch.special.ndtri(points.clamp_min(2.0**-31))  # an exact zero would lie infinitely far
     return torch.nn.functional.normalize(normal, dim=1)
+
+
+SAMPLERS: Mapping[str, Sampler] = MappingProxyType(
+    {"uniform": uniform, "orthogonal": orthogonal, "sobol": sobol, "equispaced": equispaced, "design": design}
+)
+"""The samplers by the names they have on the command line."""

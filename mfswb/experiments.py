@@ -1,8 +1,9 @@
-"""The experiments in ``experiments/*.yaml``: which runs one result of the paper needs."""
+"""The experiments in ``experiments/*.yaml``: which runs, or which study, one result of the paper or of ours needs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from typing import Any
 import yaml
 
 from mfswb.errors import ConfigError
+
+# What is typed behind an experiment's name belongs to its study with this prefix, to its runs without.
+STUDY_PREFIX = "study."
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One result: runs of several methods and seeds, and what is made of them.
+    """One result: runs of several methods and seeds, or a study (:mod:`mfswb.studies`), and what is made of them.
 
     Attributes:
         name: of its file.
@@ -36,6 +40,40 @@ class Experiment:
     makes: str
     cost: Mapping[str, str]
     settings: Mapping[str, Any]
+
+    @property
+    def is_study(self) -> bool:
+        """Whether it measures by itself instead of asking for runs."""
+        return "study" in self.settings
+
+    def study(self, *, quick: bool, builtin: bool, data_folder: Path | None, extra: Sequence[str]) -> dict[str, Any]:
+        """Settings of the study, with the ``_target_`` that makes it.
+
+        Args:
+            quick: the preset of minutes.
+            builtin: data that come with the program.
+            data_folder: where the paper's data lie; files it lacks are fetched, where they can be.
+            extra: settings of the user's, ``study.KEY=VALUE``, last.
+
+        Raises:
+            ConfigError: one that is no YAML.
+        """
+        settings: dict[str, Any] = deepcopy(self.settings["study"])
+        if quick:
+            settings.update(deepcopy(self.settings["quick"]))
+        if builtin:
+            settings.update(deepcopy(self.settings.get("builtin", {})))
+        elif data_folder is not None:
+            for key, name in self.settings.get("files", {}).items():
+                if (data_folder / name).exists():
+                    _put(settings, key, str((data_folder / name).resolve()))
+        for text in extra:
+            key, _, value = text.removeprefix(STUDY_PREFIX).partition("=")
+            try:
+                _put(settings, key, yaml.safe_load(value))
+            except yaml.YAMLError:
+                raise ConfigError(f"{text}: give a number, a word or a list, as in {STUDY_PREFIX}{key}=[1,2]") from None
+        return settings
 
     def steps(self, quick: bool) -> list[int] | None:
         """Evaluations that have columns of their own; None where only the end counts."""
@@ -84,6 +122,16 @@ class Experiment:
             for method, chosen in self.settings["methods"].items()
             for seed in preset.get("seeds", self.settings["seeds"])
         ]
+
+
+def _put(settings: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    for part in path:
+        inner = settings.get(part)
+        if not isinstance(inner, dict):
+            raise ConfigError(f"{STUDY_PREFIX}{key}: {part} has no settings of its own")
+        settings = inner
+    settings[last] = value
 
 
 def _is_length(override: str) -> bool:

@@ -5,30 +5,26 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import platform
+import shlex
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
-
-from tqdm import tqdm
 
 from mfswb import __version__
 from mfswb.errors import MfswbError, first_line
 from mfswb.experiments import Experiment, Job
 from mfswb.files import write_json, write_text
+from mfswb.pool import side_by_side
 
 log = logging.getLogger(__name__)
 
-_RECORD = "report.json"
+RECORD = "report.json"
+DIED = "its process died; is there enough memory?"
 
 
 @dataclass(frozen=True)
@@ -106,50 +102,15 @@ def _is_finished(folder: Path) -> bool:
 def _run_all(jobs: Mapping[Job, Path], workers: int, name: str) -> dict[Job, str]:
     """Run jobs side by side; what went wrong, by job."""
     failures: dict[Job, str] = {}
-    crashed: list[Job] = []
-    with tqdm(total=len(jobs), desc=name, disable=None, unit="run") as bar:
 
-        def ended(job: Job, problem: str | None) -> None:
-            if problem is not None:
-                failures[job] = problem
-                log.error("%s: %s, seed %d: %s", name, job.method, job.seed, problem)
-            bar.update()
+    def ended(job: Job, problem: str | None) -> None:
+        if problem is not None:
+            failures[job] = problem
+            log.error("%s: %s, seed %d: %s", name, job.method, job.seed, problem)
 
-        with _pool(workers) as pool:
-            running = {pool.submit(_run_one, list(job.overrides), str(folder)): job for job, folder in jobs.items()}
-            try:
-                for done in as_completed(running):
-                    try:
-                        ended(running[done], done.result())
-                    except BrokenProcessPool:
-                        crashed.append(running[done])
-            except BaseException:  # Ctrl-C, above all: what has not begun must not begin
-                pool.shutdown(wait=True, cancel_futures=True)
-                raise
-        # A process died, out of memory perhaps, and took the pool with it: each of the others gets one of its own.
-        for job in crashed:
-            with _pool(1) as pool:
-                try:
-                    ended(job, pool.submit(_run_one, list(job.overrides), str(jobs[job])).result())
-                except BrokenProcessPool:
-                    ended(job, "its process died; is there enough memory?")
+    tasks = {job: (list(job.overrides), str(folder)) for job, folder in jobs.items()}
+    side_by_side(_run_one, tasks, ended, workers=workers, name=name, unit="run", died=DIED)
     return failures
-
-
-def _pool(workers: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_prepare)
-
-
-def _prepare() -> None:
-    logging.disable(logging.WARNING)  # rows and summaries hold what is warned of
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    """End this process when its parent has ended, killed perhaps: what it was doing can be continued."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
 
 
 def _run_one(overrides: list[str], folder: str) -> str | None:
@@ -182,7 +143,7 @@ def _report(
         "steps": None if steps is None else list(steps),
         "failures": sorted(failures.values()),
     }
-    if _same_record(output / _RECORD, record):
+    if same_record(output / RECORD, record):
         return
     from mfswb.report.html import write_html
     from mfswb.report.runs import find_runs
@@ -199,10 +160,11 @@ def _report(
     notes = [f"Made by: {command}", *(f"Failed: {text}" for text in failures.values())]
     write_html(output / "report.html", f"mfswb-paper {experiment.name}", [section], notes)
     write_text(output / "commands.txt", _commands(finished, command))
-    write_json(output / _RECORD, record)
+    write_json(output / RECORD, record)
 
 
-def _same_record(file: Path, record: Mapping[str, Any]) -> bool:
+def same_record(file: Path, record: Mapping[str, Any]) -> bool:
+    """Whether what is to be written has been written already."""
     try:
         return bool(json.loads(file.read_text(encoding="utf-8")) == record)
     except (OSError, ValueError):
@@ -210,22 +172,24 @@ def _same_record(file: Path, record: Mapping[str, Any]) -> bool:
 
 
 def _commands(finished: Mapping[Job, Path], command: str) -> str:
-    import shlex
+    summary = json.loads((next(iter(finished.values())) / "summary.json").read_text(encoding="utf-8"))
+    lines = provenance(command, f"git revision of the first run: {summary.get('git_revision')}")
+    lines += ["# Each run by itself", *(f"mfswb-run {shlex.join(job.overrides)}" for job in finished)]
+    return "\n".join(lines) + "\n"
 
+
+def provenance(command: str, revision: str) -> list[str]:
+    """Lines of a ``commands.txt``: what was typed, and the versions of everything."""
     import numpy as np
     import torch
 
-    summary = json.loads((next(iter(finished.values())) / "summary.json").read_text(encoding="utf-8"))
     versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
-    lines = [
+    return [
         "# What made these tables and figures",
         command,
         "",
-        f"# mfswb {__version__}, git revision of the first run: {summary.get('git_revision')}",
+        f"# mfswb {__version__}, {revision}",
         "# " + ", ".join(f"{name} {version}" for name, version in versions.items()),
         f"# {platform.platform()}, {platform.processor() or platform.machine()}, Python at {sys.executable}",
         "",
-        "# Each run by itself",
     ]
-    lines += [f"mfswb-run {shlex.join(job.overrides)}" for job in finished]
-    return "\n".join(lines) + "\n"

@@ -188,11 +188,12 @@ def _origin(config: Mapping[str, Any]) -> dict[str, Any]:
             "torch": torch.__version__,
             "numpy": np.__version__,
         },
-        "git_revision": _git_revision(),
+        "git_revision": git_revision(),
     }
 
 
-def _git_revision() -> str | None:
+def git_revision() -> str | None:
+    """The revision of the repository this package runs from; None of an installed copy."""
     root = Path(__file__).resolve().parents[1]
     if not (root / ".git").exists():  # an installed copy may lie inside somebody else's repository
         return None

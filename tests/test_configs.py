@@ -14,6 +14,7 @@ from PIL import Image
 
 from mfswb.building import build
 from mfswb.configuration import compose_config, config_dir
+from mfswb.designs import SAMPLERS
 from mfswb.errors import ConfigError
 from mfswb.experiments import load_experiments
 from mfswb.losses import LOSSES
@@ -126,6 +127,15 @@ def test_normalised_and_chunked_runs_answer_in_the_user_s_coordinates(clouds: Pa
         assert other_distance == pytest.approx(distance, rel=1e-3)
 
 
+def test_samplers_by_name_are_those_of_the_configs() -> None:
+    assert set(SAMPLERS) == set(choices("slicing"))
+    for name, sampler in SAMPLERS.items():
+        slicing = build("slicing", yaml.safe_load((config_dir() / "slicing" / f"{name}.yaml").read_text()))
+        drawn = slicing.directions(2, torch.Generator().manual_seed(0), torch.float32, torch.device("cpu"))
+        assert torch.equal(drawn, sampler(len(drawn), 2, torch.Generator().manual_seed(0), torch.float32))
+        assert len(drawn) >= 10
+
+
 def test_losses_by_name_are_those_of_the_configs() -> None:
     assert {*LOSSES, "none"} == set(choices("loss"))
     costs = torch.rand(3, 7, generator=torch.Generator().manual_seed(0))
@@ -157,6 +167,8 @@ def test_every_experiment_composes(file: Path) -> None:
     assert f"#   mfswb-paper {file.stem}" in head
     assert ("reference:" in head) == (f"compare_reference.py {file.stem}" in head)
     assert set(experiment.cost) == {"full", "quick"}
+    if experiment.is_study:
+        return  # tests/test_studies.py has those
     for quick in (True, False):
         jobs = experiment.jobs(quick=quick, builtin=True, data_folder=None, extra=["debug=true"])
         assert len(jobs) == len({(job.method, job.seed) for job in jobs}) >= 7

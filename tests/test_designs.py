@@ -115,12 +115,20 @@ def test_row_means_are_unbiased_and_better_than_independent_ones(sampler: Sample
     assert errors.square().mean() < (0.1 if d == 3 and sampler is design else 0.6) * plain
 
 
-def test_directions_fill_the_half_sphere_evenly() -> None:
-    """The Fibonacci spiral: every direction has a neighbour, as a line, at about the distance its share of area asks."""
-    theta = design(200, 3, generator(5), F64)
+@pytest.mark.parametrize("count", [16, 100])
+def test_directions_in_space_are_relaxed(count: int) -> None:
+    """Every direction's nearest one, as a line, is as far as its share of the area asks, and low moments fit."""
+    theta = design(count, 3, generator(5), F64)
     cosines = (theta @ theta.T).abs().fill_diagonal_(0).max(dim=1).values
-    spacing = torch.arccos(cosines) / (2 * torch.pi / 200) ** 0.5
-    assert 0.5 < float(spacing.min()) < float(spacing.max()) < 1.3
+    spacing = torch.arccos(cosines) / (2 * torch.pi / count) ** 0.5
+    assert 0.85 < float(spacing.min()) < float(spacing.max()) < 1.1
+    torch.testing.assert_close(theta.T @ theta / count, torch.eye(3, dtype=F64) / 3, rtol=0, atol=1e-3)
+
+
+def test_many_directions_in_space_are_blocks_with_their_own_rotations() -> None:
+    theta = design(201, 3, generator(5), F64)
+    stream = generator(5)
+    assert torch.equal(theta, torch.cat([design(100, 3, stream, F64), design(101, 3, stream, F64)]))
 
 
 def test_a_sequence_has_only_so_many_dimensions() -> None:

@@ -114,6 +114,8 @@ def _cell(cell: Cell) -> str:
 def _cloud_view(section: Section, number: int) -> str:
     """A view of three-dimensional clouds that can be turned, with buttons for marginals and barycenters; or nothing."""
     firsts = section.firsts
+    if not firsts:
+        return ""
     first = next(iter(firsts.values()))
     try:
         marginals = read_marginals(first)

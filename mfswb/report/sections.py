@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -40,12 +40,13 @@ _CAPTIONS = {
 
 @dataclass(frozen=True)
 class Section:
-    """What was written for one set of runs."""
+    """What was written for one set of runs, or for a study, which has none."""
 
     title: str
     groups: Mapping[str, Sequence[Run]]
     tables: Mapping[str, Table]
     figures: Mapping[str, Path]
+    captions: Mapping[str, str] = field(default_factory=lambda: _CAPTIONS)
 
     @property
     def firsts(self) -> dict[str, Run]:
@@ -54,7 +55,7 @@ class Section:
 
     def caption(self, name: str) -> str:
         """What a figure shows."""
-        return _CAPTIONS[name]
+        return self.captions[name]
 
 
 def write_section(
@@ -73,13 +74,18 @@ def write_section(
     shown = _shared_steps(groups) if steps is None else list(steps)
     if steps is not None or 1 < len(shown) <= 6:
         tables["iterations"] = make_table(groups, shown)
-    for name, table in tables.items():
-        for suffix, write in ((".md", to_markdown), (".csv", to_csv), (".tex", to_latex)):
-            write_text(folder / f"{name}{suffix}", write(table))
+    write_tables(folder, tables)
     figures = {}
     for name, figure in _figures(groups, shown).items():
         figures[name] = save_figure(figure, folder, name)[0]
     return Section(title, groups, tables, figures)
+
+
+def write_tables(folder: Path, tables: Mapping[str, Table]) -> None:
+    """Write every table as Markdown, CSV and LaTeX."""
+    for name, table in tables.items():
+        for suffix, write in ((".md", to_markdown), (".csv", to_csv), (".tex", to_latex)):
+            write_text(folder / f"{name}{suffix}", write(table))
 
 
 def _figures(groups: Mapping[str, Sequence[Run]], steps: Sequence[int]) -> dict[str, Figure]:
