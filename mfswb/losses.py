@@ -6,11 +6,13 @@ Nguyen and Ho, "Towards Marginal Fairness Sliced Wasserstein Barycenter", ICLR 2
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
+
+from mfswb.errors import ConfigError
 
 
 def uswb(costs: Tensor) -> Tensor:
@@ -68,27 +70,63 @@ def us_mfswb(costs: Tensor) -> Tensor:
     return costs.max(dim=0).values.mean()
 
 
-def es_mfswb(costs: Tensor, detach_weights: bool = False) -> Tensor:
+def es_mfswb(costs: Tensor, detach_weights: bool = False, scale: float | str | None = None) -> Tensor:
     r"""Energy-based surrogate MFSWB: directions count by how unfair they are.
 
     ``m_l = max_k C[k, l]``; ``sum_l softmax(m)_l m_l``: self-normalised importance sampling of
     ``sigma(theta) ~ exp(max_k W_p^p)`` from uniform directions (the paper's es-MFSWB). Use it when the worst
     directions matter most. The softmax sees W_p^p in the data's units: with small distances the loss is ``us_mfswb``,
-    with large ones a maximum over directions.
+    with large ones a maximum over directions. ``scale="auto"`` takes the units out.
 
     Args:
         costs: ``(n_marginals, n_projections)``.
         detach_weights: keep the gradient from flowing through the softmax weights (it does in the paper's code).
+        scale: the softmax sees ``m / scale``. None is 1, the paper's; ``auto`` is the mean of ``m`` along these
+            directions, as a constant (no gradient flows through it). Then data times ``c`` give the loss times ``c^p``
+            and the gradient times ``c^(p-1)``, as with the other losses.
+
+    Raises:
+        ConfigError: another ``scale``.
 
     Example:
         >>> es_mfswb(torch.tensor([[1.0, 9.0], [4.0, 8.0]]))
         tensor(8.9665)
     """
     worst = costs.max(dim=0).values
-    weights = torch.softmax(worst, dim=0)
+    weights = torch.softmax(worst if scale is None else worst / _scale_of(worst, scale), dim=0)
     if detach_weights:
         weights = weights.detach()
     return torch.dot(weights, worst)
+
+
+def _scale_of(worst: Tensor, scale: float | str) -> Tensor | float:
+    if scale == "auto":
+        return worst.detach().mean().clamp_min(torch.finfo(worst.dtype).tiny)
+    if isinstance(scale, str) or not 0 < scale < float("inf"):
+        raise ConfigError(f"loss.scale={scale}: give a positive number, auto, or null")
+    return scale
+
+
+def weighted(costs: Tensor, weights: Sequence[float]) -> Tensor:
+    r"""Sliced Wasserstein barycenter with weights of your own: ``sum_k w_k SW_p^p(mu, mu_k)``.
+
+    Args:
+        costs: ``(n_marginals, n_projections)``.
+        weights: one for each marginal, not negative, that sum to one.
+
+    Raises:
+        ConfigError: another number of weights than marginals, or weights outside the simplex.
+
+    Example:
+        >>> weighted(torch.tensor([[1.0, 3.0], [4.0, 8.0]]), [0.25, 0.75])
+        tensor(5.)
+    """
+    if len(weights) != len(costs):
+        raise ConfigError(f"loss.weights={list(weights)}: {len(weights)} weights, but {len(costs)} marginals")
+    if not all(0 <= weight <= 1 for weight in weights) or abs(sum(weights) - 1) > 1e-6:
+        raise ConfigError(f"loss.weights={list(weights)}: must not be negative, and sum to one")
+    parts = [weight * distance for weight, distance in zip(weights, costs.mean(dim=1), strict=True)]
+    return torch.stack(parts).sum()
 
 
 def none(costs: Tensor) -> Tensor:

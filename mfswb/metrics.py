@@ -37,29 +37,57 @@ def wasserstein2_squared(x: ArrayLike, y: ArrayLike, a: ArrayLike | None = None,
         >>> round(wasserstein2_squared([[0.0, 0.0], [1.0, 0.0]], [[1.0, 2.0], [0.0, 2.0]]), 9)
         4.0
     """
-    first, second = _points("x", x), _points("y", y)
-    if first.shape[1] != second.shape[1]:
-        raise DataError(f"y: has dimension {second.shape[1]}, but x has {first.shape[1]}")
-    mass_first, mass_second = _masses("a", a, len(first)), _masses("b", b, len(second))
-    centre = 0.5 * (first.mean(axis=0) + second.mean(axis=0))
+    first, second, mass_first, mass_second = _checked(x, y, a, b)
 
     # Imported here: POT and SciPy take a second, and neither --help nor a step of training needs them.
     import ot
-    from scipy.spatial.distance import cdist
 
-    cost = cdist(first - centre, second - centre, "sqeuclidean")
-    if not np.isfinite(cost).all():
-        raise DataError("x, y: squared distances overflow float64; rescale the data")
+    cost = _squared_distances(first, second)
     for cap in _ITERATION_CAPS:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the same text is in the log, which is checked
             value, log = ot.emd2(mass_first, mass_second, cost, numItermax=cap, log=True)
         if log["warning"] is None:
             return float(value)
-    raise NotConvergedError(
-        f"exact transport of {len(first)} to {len(second)} points did not converge within {_ITERATION_CAPS[-1]} "
-        f"pivots ({log['warning']}); use fewer points"
-    )
+    raise _not_converged(len(first), len(second), log["warning"])
+
+
+def optimal_coupling(
+    x: ArrayLike, y: ArrayLike, a: ArrayLike | None = None, b: ArrayLike | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    r"""The coupling behind :func:`wasserstein2_squared`: which point goes where, and with how much mass.
+
+    Args:
+        x: points ``(n, d)``.
+        y: points ``(m, d)``.
+        a: masses ``(n,)``, as there.
+        b: masses ``(m,)``, as there.
+
+    Returns:
+        Positions in ``x``, positions in ``y``, and the masses that go from one to the other; at most ``n + m - 1``.
+
+    Raises:
+        DataError: as there.
+        NotConvergedError: as there.
+
+    Example:
+        >>> rows, columns, masses = optimal_coupling([[0.0], [1.0]], [[1.5], [0.5]])
+        >>> rows.tolist(), columns.tolist(), masses.tolist()
+        ([0, 1], [1, 0], [0.5, 0.5])
+    """
+    first, second, mass_first, mass_second = _checked(x, y, a, b)
+
+    import ot
+
+    cost = _squared_distances(first, second)
+    for cap in _ITERATION_CAPS:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            plan, log = ot.emd(mass_first, mass_second, cost, numItermax=cap, log=True)
+        if log["warning"] is None:
+            rows, columns = np.nonzero(plan)
+            return rows, columns, plan[rows, columns]
+    raise _not_converged(len(first), len(second), log["warning"])
 
 
 def mean_distance(distances: Sequence[float] | NDArray[np.float64]) -> float:
@@ -86,6 +114,34 @@ def fairness_gap(distances: Sequence[float] | NDArray[np.float64]) -> float:
     if k == 1:
         return 0.0
     return float(np.abs(values[:, None] - values[None, :]).sum() / (k * (k - 1)))
+
+
+_Checked = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+
+
+def _checked(x: ArrayLike, y: ArrayLike, a: ArrayLike | None, b: ArrayLike | None) -> _Checked:
+    """Points and masses of two measures, around one shared centre."""
+    first, second = _points("x", x), _points("y", y)
+    if first.shape[1] != second.shape[1]:
+        raise DataError(f"y: has dimension {second.shape[1]}, but x has {first.shape[1]}")
+    centre = 0.5 * (first.mean(axis=0) + second.mean(axis=0))
+    return first - centre, second - centre, _masses("a", a, len(first)), _masses("b", b, len(second))
+
+
+def _squared_distances(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
+    from scipy.spatial.distance import cdist
+
+    cost = np.asarray(cdist(first, second, "sqeuclidean"))
+    if not np.isfinite(cost).all():
+        raise DataError("x, y: squared distances overflow float64; rescale the data")
+    return cost
+
+
+def _not_converged(n: int, m: int, warning: str) -> NotConvergedError:
+    return NotConvergedError(
+        f"exact transport of {n} to {m} points did not converge within {_ITERATION_CAPS[-1]} "
+        f"pivots ({warning}); use fewer points"
+    )
 
 
 def _points(name: str, given: ArrayLike) -> NDArray[np.float64]:

@@ -14,6 +14,7 @@ _MAY_CHANGE = frozenset(
     for key in (
         "steps",
         "epochs",
+        "patience",
         "eval_steps",
         "eval_every",
         "checkpoint_every",

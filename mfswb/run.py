@@ -64,6 +64,8 @@ def run(cfg: DictConfig, folder: Path, overrides: list[str], *, again: bool = Fa
             return done
     if not isinstance(config["seed"], int) or config["seed"] < 0:
         raise ConfigError(f"seed={config['seed']}: give a whole number, not negative")
+    if config["names"].get("recipe") == "fast" and config["names"]["task"] == "swae":
+        raise ConfigError("recipe=fast: is for barycenters, not for task=swae; its slicing alone is slicing=design")
     recorder = RunFolder(folder, config, resumed_from=earlier)
     summary: dict[str, Any] = {"status": "running", **_origin(config), "overrides": overrides}
     recorder.summarize(summary)

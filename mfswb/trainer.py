@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -16,11 +17,15 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from mfswb.errors import ConfigError, DivergedError
+from mfswb.optim import averaged, take_average
+from mfswb.stopping import Progress, Watched
 
 log = logging.getLogger(__name__)
 
 # On a GPU reading the loss waits for it, so there the check for NaN looks at this many steps at once.
 _STEPS_BETWEEN_READS = 50
+# The rule that ends a run early looks so often: a look costs a few steps, and on a GPU waits for it.
+_STEPS_BETWEEN_LOOKS = 25
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -118,6 +123,9 @@ class Trainer:
         dtype: ``float32`` or ``float64``.
         threads: CPU threads for PyTorch and the sorts; null leaves PyTorch's choice.
         progress: show a progress bar; null shows it on a terminal only.
+        patience: end the run early where W and F, estimated along fixed directions, have not improved for so many
+            steps; null never.
+        tolerance: what counts as an improvement there: W or F smaller by this share of W.
     """
 
     steps: int | None
@@ -129,6 +137,8 @@ class Trainer:
     threads: int | None = None
     progress: bool | None = None
     epochs: float | None = None
+    patience: int | None = None
+    tolerance: float = 1e-3
 
     def __post_init__(self) -> None:
         if self.steps is None and self.epochs is None:
@@ -136,9 +146,15 @@ class Trainer:
         for name, value in [("steps", self.steps), ("epochs", self.epochs)]:
             if value is not None and not 0 <= value < float("inf"):
                 raise ConfigError(f"trainer.{name}={value}: must not be negative")
-        for name, value in [("eval_every", self.eval_every), ("checkpoint_every", self.checkpoint_every)]:
+        for name, value in [
+            ("eval_every", self.eval_every),
+            ("checkpoint_every", self.checkpoint_every),
+            ("patience", self.patience),
+        ]:
             if value is not None and value < 1:
                 raise ConfigError(f"trainer.{name}={value}: give a positive number of steps, or null for never")
+        if not 0 <= self.tolerance < 1:
+            raise ConfigError(f"trainer.tolerance={self.tolerance}: give a share of W, from 0 to below 1")
         if any(step < 0 for step in self.eval_steps):
             raise ConfigError(f"trainer.eval_steps={list(self.eval_steps)}: steps must not be negative")
         if self.dtype not in DTYPES:
@@ -229,6 +245,9 @@ class _Run:
     def __init__(self, trainer: Trainer, problem: Problem, optimizer: Optimizer, recorder: Recorder, seed: int) -> None:
         assert trainer.steps is not None, "of_length settles it"
         self.steps = trainer.steps
+        if trainer.patience is not None and not isinstance(problem, Watched):
+            raise ConfigError("trainer.patience: this task has no sliced distances to watch; leave it null")
+        self.progress = Progress(trainer.tolerance)
         self.trainer, self.problem, self.optimizer, self.recorder = trainer, problem, optimizer, recorder
         self.generator = torch.Generator().manual_seed(seed)
         self.parameters = list(problem.parameters())
@@ -248,6 +267,8 @@ class _Run:
         self.optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"])
         self.step = self.first_step = int(state["step"])
+        if "progress" in state:
+            self.progress.load_state_dict(state["progress"])
         self.loss, self.row = state["loss"], dict(state["row"])
         self.seconds, self.seconds_evaluation = float(state["seconds"]), float(state["seconds_evaluation"])
         self.resumed = True
@@ -255,21 +276,45 @@ class _Run:
     def complete(self) -> Outcome:
         steps = self.steps
         if self.resumed:
-            if self.trainer.is_evaluation_step(self.step) and self.row.get("step") != self.step:
+            due = self._stagnates() or self.trainer.is_evaluation_step(self.step)
+            if due and self.row.get("step") != self.step:
                 self._evaluate()
         else:
             self._on_schedule()
         # disable=None: silent where standard error is no terminal
         disable = None if self.trainer.progress is None else not self.trainer.progress
         with tqdm(total=steps, initial=self.step, disable=disable, dynamic_ncols=True, mininterval=0.2) as bar:
-            while self.step < steps:
+            while self.step < steps and not self._stagnates():
                 start = time.perf_counter()
                 self._advance()
+                self._watch()
                 self.seconds += time.perf_counter() - start
                 self._on_schedule()
                 if bar.update():
                     bar.set_postfix(self._postfix(), refresh=False)
+        if take_average(self.optimizer):
+            self.problem.project()
         return Outcome(self.row, self.seconds, self.seconds_evaluation, self.step - self.first_step)
+
+    def _watch(self) -> None:
+        if self.trainer.patience is None or self.step % _STEPS_BETWEEN_LOOKS:
+            return
+        with self._settled():
+            assert isinstance(self.problem, Watched), "asked for at the start"
+            self.progress.look(self.step, self.problem.sliced_distances())
+
+    def _stagnates(self) -> bool:
+        """Whether the run ends here, before its last step."""
+        patience = self.trainer.patience
+        return patience is not None and self.step < self.steps and self.step - self.progress.since >= patience
+
+    @contextmanager
+    def _settled(self) -> Iterator[None]:
+        """With the parameters at what would be the result if the run ended now."""
+        with averaged(self.optimizer) as changed:
+            if changed:
+                self.problem.project()
+            yield
 
     def _advance(self) -> None:
         self.optimizer.zero_grad()
@@ -299,7 +344,9 @@ class _Run:
         )
 
     def _on_schedule(self) -> None:
-        evaluate, checkpoint = self.trainer.is_evaluation_step(self.step), self.trainer.is_checkpoint_step(self.step)
+        ends = self._stagnates()
+        evaluate = ends or self.trainer.is_evaluation_step(self.step)
+        checkpoint = ends or self.trainer.is_checkpoint_step(self.step)
         if not (evaluate or checkpoint):
             return
         self._read_losses()
@@ -312,7 +359,8 @@ class _Run:
 
     def _evaluate(self) -> None:
         start = time.perf_counter()
-        result = self.problem.evaluate()
+        with self._settled():
+            result = self.problem.evaluate()
         self.seconds_evaluation += time.perf_counter() - start
         self.row = {
             "step": self.step,
@@ -323,6 +371,9 @@ class _Run:
             "distances": result.distances,
             **result.extra,
         }
+        if self._stagnates():
+            self.row["stopped_early"] = True
+            log.info("step %d: no improvement for %d steps, so the run ends here", self.step, self.trainer.patience)
         log.info("step %d: F %.6g, W %.6g", self.step, result.fairness_gap, result.mean_distance)
         self.recorder.evaluated(self.row, result.snapshots)
 
@@ -337,6 +388,7 @@ class _Run:
             "optimizer": self.optimizer.state_dict(),
             "generator": self.generator.get_state(),
             "loss": self.loss,
+            "progress": self.progress.state_dict(),
             "row": self.row,
             "seconds": self.seconds,
             "seconds_evaluation": self.seconds_evaluation,

@@ -40,7 +40,10 @@ class ColorHarmonization:
         weighted: let colours count by their number of pixels, in source and targets; the paper's are uniform.
         smooth: add back each pixel's difference from its palette colour, so that gradients show no banding.
         p: order of the one-dimensional distances in the loss.
-        metric_points: see :class:`mfswb.tasks.free_support.FreeSupportBarycenter`.
+        scale_loss: see :class:`mfswb.tasks.free_support.FreeSupportBarycenter`.
+        metric_points: likewise.
+        feedback: likewise.
+        feedback_every: likewise.
     """
 
     def __init__(
@@ -56,7 +59,10 @@ class ColorHarmonization:
         weighted: bool = False,
         smooth: bool = False,
         p: float = 2,
+        scale_loss: bool | str = True,
         metric_points: int | None = 5000,
+        feedback: str = "sliced",
+        feedback_every: int = 300,
     ) -> None:
         if not isinstance(photos, Photos):
             raise ConfigError("data: this task harmonises pictures: choose data=photos or data=images")
@@ -79,8 +85,11 @@ class ColorHarmonization:
             x_init=self._from_rgb(source.colours),
             weights=source.counts / source.counts.sum() if weighted else None,
             p=p,
+            scale_loss=scale_loss,
             bounds=(np.array(low), np.array(high)),
             metric_points=metric_points,
+            feedback=feedback,
+            feedback_every=feedback_every,
             snapshots=False,  # a palette without its picture shows little
         )
 
@@ -91,6 +100,10 @@ class ColorHarmonization:
     def loss(self, generator: torch.Generator) -> Tensor:
         """Objective along fresh directions."""
         return self._inner.loss(generator)
+
+    def sliced_distances(self) -> list[float]:
+        """``SW_p^p`` of the palette to every target's, along fixed directions."""
+        return self._inner.sliced_distances()
 
     def project(self) -> None:
         """Clamp the palette to the colour space."""

@@ -7,11 +7,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from mfswb.adaptive import AdaptiveWeights
+from mfswb.designs import design
 from mfswb.errors import ConfigError, DataError
+from mfswb.feedback import ExactFeedback
 from mfswb.losses import is_none
 from mfswb.measures import Measures, Points
 from mfswb.metrics import fairness_gap, mean_distance
@@ -23,6 +27,9 @@ from mfswb.transport_worker import TransportSolver
 from mfswb.wasserstein import sliced_costs
 
 log = logging.getLogger(__name__)
+
+# Well-placed directions, by dimension, that average smooth costs to about a thousandth.
+_FEW_DIRECTIONS = {1: 1, 2: 16, 3: 32}
 
 Loss = Callable[[Tensor], Tensor]
 
@@ -44,10 +51,15 @@ class FreeSupportBarycenter:
         weights: masses of the support points; uniform if None.
         p: order of the one-dimensional distances in the loss. Metrics are W_2^2 whatever ``p`` is.
         scale_loss: multiply the loss by the number of support points, so that a learning rate means the same step
-            for any number (the paper does so for point clouds and colours, not for Gaussians).
+            for any number (the paper does so for point clouds and colours, not for Gaussians). ``per_point`` divides
+            by each point's share of the mass instead, so that it means the same for every point; with uniform masses
+            the two are one.
         bounds: lowest and highest coordinates ``(d,)`` between which the support is clamped after every step.
         metric_points: measures with more points are thinned to so many (seeded) before exact transport; such rows
             are marked ``"metric_points"`` and the log says so. None never thins.
+        feedback: which distances a loss that adapts (``minimax``, ``constrained``) follows: ``sliced``, those of its
+            own cost matrix, or ``exact``, W_2^2 (see :class:`mfswb.feedback.ExactFeedback`).
+        feedback_every: solve exact transport anew every so many steps.
         snapshots: keep the support of every evaluation with the run.
     """
 
@@ -66,9 +78,11 @@ class FreeSupportBarycenter:
         n_support: int | None = None,
         weights: ArrayLike | None = None,
         p: float = 2,
-        scale_loss: bool = True,
+        scale_loss: bool | str = True,
         bounds: tuple[Points, Points] | None = None,
         metric_points: int | None = 5000,
+        feedback: str = "sliced",
+        feedback_every: int = 300,
         snapshots: bool = True,
     ) -> None:
         if not isinstance(marginals, Measures):
@@ -92,12 +106,23 @@ class FreeSupportBarycenter:
             raise ConfigError(f"n_support={n_support}: x_init has {len(start.points[0])} points; leave it None")
         self._loss, self._slicing, self._p = loss, slicing, p
         self._device, self._dtype = device, dtype
+        self._fixed: Tensor | None = None
         self._metric_points, self._snapshots = metric_points, snapshots
         self.weights = start.weights[0]
         n = len(start.points[0])
+        if isinstance(scale_loss, str) and scale_loss != "per_point":
+            raise ConfigError(f"task.scale_loss={scale_loss}: choose true, false or per_point")
+        if scale_loss == "per_point" and p != 2:
+            raise ConfigError(
+                f"task.p={p}: natural steps are those of p=2; for other orders give task.scale_loss=true, "
+                "optimizer.tau=null and optimizer.lr"
+            )
         self._loss_scale = float(n) if scale_loss else 1.0
 
         self.support = self._tensor(marginals.frame.inward(start.points[0])).requires_grad_()
+        if scale_loss == "per_point" and self.weights is not None:
+            shares = (n * self._tensor(self.weights)).clamp_min(torch.finfo(dtype).tiny).unsqueeze(1)
+            self.support.register_hook(lambda gradient: gradient / shares)
         clouds = [self._tensor(marginals.frame.inward(cloud)) for cloud in marginals.points]
         # One stacked tensor where sizes allow: it is projected and sorted in one go.
         self._targets = torch.stack(clouds) if len(set(marginals.sizes)) == 1 else clouds
@@ -105,6 +130,14 @@ class FreeSupportBarycenter:
         given = [None if w is None else self._tensor(w) for w in marginals.weights]
         self._marginal_weights = None if all(w is None for w in given) else given
         self._bounds = None if bounds is None else [self._tensor(marginals.frame.inward(edge)) for edge in bounds]
+        self._feedback = self._exact_feedback(clouds, given, feedback_every) if feedback == "exact" else None
+        if feedback not in ("sliced", "exact"):
+            raise ConfigError(f"task.feedback={feedback}: choose sliced or exact")
+        if isinstance(loss, AdaptiveWeights):
+            unit = marginals.frame.scale**p
+            loss.bind(len(marginals), unit=unit, external=feedback == "exact")
+        elif feedback == "exact":
+            raise ConfigError("task.feedback=exact: is for losses that adapt: loss=minimax or loss=constrained")
         thinned = [m for m in (n, *marginals.sizes) if metric_points is not None and m > metric_points]
         if thinned:
             log.warning(
@@ -130,7 +163,24 @@ class FreeSupportBarycenter:
     def loss(self, generator: torch.Generator) -> Tensor:
         """Objective along fresh directions."""
         theta = self._slicing.directions(self.marginals.dim, generator, self._dtype, self._device)
-        costs = sliced_costs(
+        if self._feedback is not None and isinstance(self._loss, AdaptiveWeights):
+            exact = self._feedback.distances(self.support)
+            if exact is not None:
+                self._loss.observe(exact)
+        return self._loss(self._costs(theta)) * self._loss_scale
+
+    def sliced_distances(self) -> list[float]:
+        """``SW_p^p`` of the current support to every marginal, along the same few directions each time."""
+        if self._fixed is None:
+            few = _FEW_DIRECTIONS.get(self.marginals.dim, 4 * self.marginals.dim)
+            fixed = design(few, self.marginals.dim, torch.Generator().manual_seed(0), self._dtype)
+            self._fixed = fixed.to(self._device)
+        with torch.no_grad():
+            distances: list[float] = self._costs(self._fixed).mean(dim=1).tolist()
+        return distances
+
+    def _costs(self, theta: Tensor) -> Tensor:
+        return sliced_costs(
             self.support,
             self._targets,
             theta,
@@ -139,7 +189,6 @@ class FreeSupportBarycenter:
             marginal_weights=self._marginal_weights,
             chunk=self._slicing.chunk,
         )
-        return self._loss(costs) * self._loss_scale
 
     def project(self) -> None:
         """Clamp the support to its bounds, if it has any."""
@@ -152,9 +201,17 @@ class FreeSupportBarycenter:
         mine = self._thin(self.points(), self.weights)
         theirs = [self._thin(*pair) for pair in zip(self.marginals.points, self.marginals.weights, strict=True)]
         distances = self._solver.distances(mine, theirs)
-        extra = {"metric_points": self._metric_points} if self._estimated else {}
+        gap = fairness_gap(distances)
+        extra: dict[str, Any] = {"metric_points": self._metric_points} if self._estimated else {}
         kept = {"support": self.points()} if self._snapshots else {}
-        return Evaluation(distances, fairness_gap(distances), mean_distance(distances), extra, kept)
+        if isinstance(self._loss, AdaptiveWeights):
+            extra.update(self._loss.report(gap))
+            path = self._loss.path()
+            if len(path):
+                kept["weights"] = path
+        if self._feedback is not None:
+            extra["seconds_feedback"] = round(self._feedback.seconds, 4)
+        return Evaluation(distances, gap, mean_distance(distances), extra, kept)
 
     def close(self) -> None:
         """End what runs beside this process."""
@@ -165,8 +222,13 @@ class FreeSupportBarycenter:
         return self.marginals.frame.outward(self.support.detach().cpu().double().numpy())
 
     def state_dict(self) -> dict[str, Any]:
-        """The support and a fingerprint of the marginals."""
-        return {"support": self.support.detach(), "marginals": self.marginals.fingerprint()}
+        """The support, a fingerprint of the marginals, and what a loss that adapts keeps."""
+        state: dict[str, Any] = {"support": self.support.detach(), "marginals": self.marginals.fingerprint()}
+        if isinstance(self._loss, AdaptiveWeights):
+            state["loss"] = self._loss.state_dict()
+        if self._feedback is not None:
+            state["feedback"] = self._feedback.state_dict()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved support.
@@ -184,6 +246,10 @@ class FreeSupportBarycenter:
             )
         with torch.no_grad():
             self.support.copy_(saved)
+        if isinstance(self._loss, AdaptiveWeights):
+            self._loss.load_state_dict(state["loss"])
+        if self._feedback is not None:
+            self._feedback.load_state_dict(state["feedback"])
 
     def save(self, folder: Path, row: Mapping[str, Any]) -> list[Path]:
         """Write the support, the marginals as drawn, ``barycenter.ply`` (up to 3-D) and ``.png``; returns the paths."""
@@ -208,14 +274,33 @@ class FreeSupportBarycenter:
     def _tensor(self, values: Points) -> Tensor:
         return torch.tensor(values, dtype=self._dtype, device=self._device)
 
+    def _exact_feedback(self, clouds: list[Tensor], weights: list[Tensor | None], every: int) -> ExactFeedback:
+        counting = [
+            self._kept(len(cloud), w) for cloud, w in zip(self.marginals.points, self.marginals.weights, strict=True)
+        ]
+        mine = self._kept(len(self.support), self.weights)
+        return ExactFeedback(
+            [cloud if kept is None else cloud[kept] for cloud, kept in zip(clouds, counting, strict=True)],
+            [w if kept is None else None for w, kept in zip(weights, counting, strict=True)],
+            self._support_weights if mine is None else None,
+            every=every,
+            unit=self.marginals.frame.scale**2,
+            kept=None if mine is None else torch.from_numpy(mine).to(self._device),
+        )
+
     def _thin(self, cloud: Points, weights: Points | None) -> tuple[Points, Points | None]:
+        kept = self._kept(len(cloud), weights)
+        return (cloud, weights) if kept is None else (cloud[kept], None)
+
+    def _kept(self, n: int, weights: Points | None) -> NDArray[np.int64] | None:
+        """Positions of the points of a measure that count in exact transport; None for all of them."""
         limit = self._metric_points
-        if limit is None or len(cloud) <= limit:
-            return cloud, weights
+        if limit is None or n <= limit:
+            return None
         # One stream for all measures and evaluations: rows of a run can be compared, and equal marginals stay equal.
         # Weighted points are drawn by their weight, with repetition, and then count alike.
         rng = stream(self.seed, "metric")
-        return cloud[rng.choice(len(cloud), size=limit, replace=weights is not None, p=weights)], None
+        return rng.choice(n, size=limit, replace=weights is not None, p=weights)
 
 
 def _short(sizes: tuple[int, ...]) -> str:

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mfswb.adaptive import AdaptiveWeights
 from mfswb.autoencoder import (
     PARTS_ON_CPU,
     ConvAutoencoder,
@@ -103,6 +104,8 @@ class SlicedWassersteinAutoencoder:
             raise ConfigError("task.autocast=true: bfloat16 goes with trainer.dtype=float32 only")
         self.data, self.prior, self.seed = data, prior, seed
         self._loss, self._slicing = loss, slicing
+        if isinstance(loss, AdaptiveWeights):
+            loss.bind(len(data.classes))
         self._plain = is_none(loss) or kappa_2 == 0
         self._kappas = (kappa_1, kappa_2)
         self._device, self._dtype = device, dtype
@@ -168,6 +171,8 @@ class SlicedWassersteinAutoencoder:
         """The figures of the paper's table, on seeded samples of the test set and the prior."""
         found = self._metrics.evaluate(self.encode, self.decode)
         found.extra.update(epoch=round(self._step / self.steps_per_epoch, 4), missing_classes=self._missing)
+        if isinstance(self._loss, AdaptiveWeights):
+            found.extra.update(self._loss.report(found.fairness_gap))
         return found
 
     def close(self) -> None:
@@ -175,9 +180,13 @@ class SlicedWassersteinAutoencoder:
         self._metrics.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """The weights, where in the data the run is, and a fingerprint of the data."""
+        """The weights, where in the data the run is, a fingerprint of the data, and what a loss that adapts keeps."""
         network = {name: value.detach() for name, value in self.network.state_dict().items()}
-        return {"network": network, "step": self._step, "missing": self._missing, "data": self.data.fingerprint}
+        state: dict[str, Any] = {"network": network, "step": self._step, "missing": self._missing}
+        state["data"] = self.data.fingerprint
+        if isinstance(self._loss, AdaptiveWeights):
+            state["loss"] = self._loss.state_dict()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from saved weights.
@@ -189,6 +198,8 @@ class SlicedWassersteinAutoencoder:
             raise ConfigError("trainer.resume: the data differ from those of the checkpoint; start a new run instead")
         self.network.load_state_dict(state["network"])
         self._step, self._missing = int(state["step"]), int(state["missing"])
+        if isinstance(self._loss, AdaptiveWeights):
+            self._loss.load_state_dict(state["loss"])
 
     def encode(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Latents ``(n, latent_dim)`` of 8-bit pictures ``(n, channels, height, width)``."""
