@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any, get_type_hints
 
@@ -13,10 +14,13 @@ import typeguard
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
+from mfswb.configuration import config_dir
 from mfswb.errors import ConfigError, MfswbError, first_line
 
-# Only code of these packages is called for a configuration, which may come from a stranger's checkpoint.
+# Only code of these packages is called for a configuration, which may come from a stranger's checkpoint; and of it only
+# what was made to be configured: inside they import, write files and fetch addresses like any other.
 _TRUSTED = ("mfswb.", "torch.optim.")
+_TARGET = re.compile(r"^\s*_target_:\s*(\S+)", re.MULTILINE)
 
 
 def build(section: str, config: Mapping[str, Any], *, allow_foreign: bool = False) -> Any:
@@ -48,6 +52,19 @@ def bare(call: Callable[..., Any]) -> Callable[..., Any]:
     return partial(call.func, *call.args, **call.keywords) if isinstance(call, partial) else call
 
 
+@lru_cache(maxsize=1)
+def _shipped() -> frozenset[str]:
+    """The targets that the configurations of this program name."""
+    texts = (file.read_text(encoding="utf-8") for file in config_dir().rglob("*.yaml"))
+    return frozenset(target for text in texts for target in _TARGET.findall(text))
+
+
+def _may_be_called(target: str, call: Any) -> bool:
+    """Whether a thing is one of the shipped targets, or an optimiser that PyTorch itself defines."""
+    is_optimizer = inspect.isclass(call) and any(base.__name__ == "Optimizer" for base in call.__mro__)
+    return target in _shipped() or (is_optimizer and str(call.__module__).startswith("torch.optim."))
+
+
 def _check(section: str, config: Mapping[str, Any], allow_foreign: bool) -> None:
     target = str(config.get("_target_"))
     if not (allow_foreign or target.startswith(_TRUSTED)):
@@ -58,8 +75,15 @@ def _check(section: str, config: Mapping[str, Any], allow_foreign: bool) -> None
     module, _, name = target.rpartition(".")
     try:
         call = getattr(import_module(module), name)
+        if not (allow_foreign or _may_be_called(target, call)):
+            raise ConfigError(
+                f"{section}._target_={target}: is nothing that configurations name, nor an optimiser of torch.optim; "
+                "allow_foreign_targets=true lifts that"
+            )
         parameters = inspect.signature(call).parameters
         hints = get_type_hints(call.__init__ if inspect.isclass(call) else call)
+    except ConfigError:
+        raise
     except (ImportError, AttributeError, ValueError):
         raise ConfigError(f"{section}._target_={target}: there is no such function or class") from None
     except (NameError, TypeError):  # annotations that exist for type checkers only

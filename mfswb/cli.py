@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 
 from mfswb.configuration import config_dir, register_resolvers
 from mfswb.errors import MfswbError
+from mfswb.guard import guarded, tracebacks_wanted
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ def job(cfg: DictConfig) -> float | None:
     try:
         summary = run(cfg, folder, list(runtime.overrides.task), again=runtime.mode == RunMode.MULTIRUN)
     except MfswbError as error:
-        if cfg.debug or os.environ.get("HYDRA_FULL_ERROR") == "1":
+        if cfg.debug is True or tracebacks_wanted():
             log.exception("%s", error)
         else:
             log.error("%s", error)
@@ -40,9 +41,11 @@ def job(cfg: DictConfig) -> float | None:
         if runtime.mode == RunMode.MULTIRUN:
             _keep_traceback(folder)
         raise
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        from mfswb.interrupts import TerminatedError
+
         log.error("interrupted; continue with trainer.resume=%s", folder)
-        sys.exit(130)
+        sys.exit(143 if isinstance(interrupt, TerminatedError) else 130)
     where = os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)
     line = f"done: {where}  F = {summary['fairness_gap']:.6g}  W = {summary['mean_distance']:.6g}"
     logging.getLogger("mfswb.result").info("%s", line)
@@ -62,7 +65,8 @@ def _keep_traceback(folder: Path) -> None:
 def main() -> None:
     """Entry point of ``mfswb-run``."""
     register_resolvers()
-    hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="config")(job)()
+    with guarded():
+        hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="config")(job)()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mfswb.errors import ConfigError
+from mfswb.guard import explained
 from mfswb.resume import NOT_COMPUTED, OF_THE_COMMAND
 
 _LONGEST_NAME = 60
@@ -85,7 +86,7 @@ def compose_config(overrides: list[str]) -> DictConfig:
         with initialize_config_dir(str(config_dir()), version_base="1.3"):
             cfg = compose("config", overrides=overrides, return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(" ".join(str(error).split())[:300]) from None
+        raise ConfigError(explained(error)) from None
     HydraConfig.instance().set_config(cfg)  # the names of what was chosen are read from there
     ours = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
     OmegaConf.resolve(ours)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,7 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from mfswb.errors import DataError
 
+log = logging.getLogger(__name__)
+
 Points = NDArray[np.float64]
+
+# Extents of marginals that differ more than so many times are told of.
+_FAR_APART = 100
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,7 @@ class Measures:
                     f"{clouds[0].shape[1]}; all marginals must live in one space"
                 )
         shares = [_masses(label, w, len(c)) for label, w, c in zip(labels, masses, clouds, strict=True)]
+        _compare_extents(labels, clouds)
         low = np.min([c.min(axis=0) for c in clouds], axis=0)
         high = np.max([c.max(axis=0) for c in clouds], axis=0)
         centre = low + 0.5 * (high - low)
@@ -131,7 +138,8 @@ class Measures:
 
 def _validated(label: str, given: ArrayLike) -> Points:
     try:
-        cloud = np.array(given, dtype=np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is counted below
+            cloud = np.array(given, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise DataError(f"{label}: not an array of numbers ({error})") from None
     if cloud.ndim != 2 or 0 in cloud.shape:
@@ -140,6 +148,21 @@ def _validated(label: str, given: ArrayLike) -> Points:
     if bad:
         raise DataError(f"{label}: {bad} of {len(cloud)} points are NaN or infinite; remove them")
     return cloud
+
+
+def _compare_extents(labels: Sequence[str], clouds: Sequence[Points]) -> None:
+    """Warn where one marginal is very much larger than another: in metres and millimetres, perhaps."""
+    with np.errstate(over="ignore"):
+        sides = [float(np.ptp(cloud, axis=0).max()) for cloud in clouds]
+    spread = [(side, label) for side, label in zip(sides, labels, strict=True) if side > 0]  # a point has no units
+    if not spread:
+        return
+    (small, smallest), (large, largest) = min(spread), max(spread)
+    if large > _FAR_APART * small:
+        log.warning(
+            "marginals: %s extends over %.3g, but %s over %.3g, more than %d times as far; are they in the same units?",
+            *(smallest, small, largest, large, _FAR_APART),
+        )
 
 
 def _masses(label: str, given: ArrayLike | None, n: int) -> Points | None:

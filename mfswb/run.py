@@ -11,18 +11,22 @@ import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
 from mfswb import __version__
 from mfswb.building import bare, build
+from mfswb.configuration import config_dir
 from mfswb.errors import ConfigError, DivergedError, MfswbError, first_line
+from mfswb.interrupts import Interrupts
 from mfswb.resume import continued_config, same_run
 from mfswb.runfolder import TRACEBACK, RunFolder, finished_summary, holds_a_run, load_config, load_earlier, read_metrics
 from mfswb.trainer import Optimizer, Recorder, Trainer
@@ -47,6 +51,7 @@ def run(cfg: DictConfig, folder: Path, overrides: list[str], *, again: bool = Fa
     """
     started = time.perf_counter()
     config = plain_config(cfg)
+    _check_top(config)
     _settle_length(config, overrides)
     earlier, state = None, None
     resume = config["trainer"].pop("resume", None)
@@ -82,7 +87,8 @@ def run(cfg: DictConfig, folder: Path, overrides: list[str], *, again: bool = Fa
         return summary
 
     try:
-        result = _train(config, recorder, state, folder)
+        with Interrupts() as interrupts:
+            result = _train(config, recorder, state, folder, interrupts)
     except DivergedError as error:
         finish("diverged", step=error.step, error=str(error))
         raise
@@ -98,13 +104,15 @@ def run(cfg: DictConfig, folder: Path, overrides: list[str], *, again: bool = Fa
     return finish("finished", **result)
 
 
-def _train(config: dict[str, Any], folder: RunFolder, state: dict[str, Any] | None, path: Path) -> dict[str, Any]:
+def _train(
+    config: dict[str, Any], folder: RunFolder, state: dict[str, Any] | None, path: Path, interrupts: Interrupts
+) -> dict[str, Any]:
     trainer_config = dict(config["trainer"])
     tensorboard = trainer_config.pop("tensorboard", False)
 
     def built(section: str) -> Any:
         settings = trainer_config if section == "trainer" else config[section]
-        return build(section, settings, allow_foreign=bool(config["allow_foreign_targets"]))
+        return build(section, settings, allow_foreign=config["allow_foreign_targets"] is True)
 
     def make_optimizer(parameters: Iterable[Tensor]) -> Optimizer:
         try:
@@ -130,7 +138,7 @@ def _train(config: dict[str, Any], folder: RunFolder, state: dict[str, Any] | No
         names = config["names"]
         log.info("%s, loss %s, seed %d, %s on %s", names["task"], names["loss"], seed, trainer.dtype, device)
         trainer = trainer.of_length(getattr(task, "steps_per_epoch", None))
-        outcome = trainer.fit(task, make_optimizer, recorder, seed=seed, resume=state)
+        outcome = trainer.fit(task, make_optimizer, recorder, seed=seed, resume=state, interrupts=interrupts)
     saved = task.save(path, outcome.row)
     return {
         **{name: value for name, value in outcome.row.items() if name != "seconds"},
@@ -141,6 +149,21 @@ def _train(config: dict[str, Any], folder: RunFolder, state: dict[str, Any] | No
         "threads": torch.get_num_threads(),
         "files": [file.name for file in saved],
     }
+
+
+def _check_top(config: Mapping[str, Any]) -> None:
+    """Refuse what Hydra lets pass: keys added at the top, which nothing reads, and switches neither on nor off."""
+    main = yaml.safe_load((config_dir() / "config.yaml").read_text(encoding="utf-8"))
+    groups = {str(name) for entry in main["defaults"] if isinstance(entry, dict) for name in entry}
+    known = [key for key in (*main, *sorted(groups)) if key not in ("defaults", "hydra") and "/" not in key]
+    for key in config:
+        if key not in known:
+            near = get_close_matches(key, known, n=3)
+            meant = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+            raise ConfigError(f"{key}: unknown key; {meant}")
+    for key in ("debug", "allow_foreign_targets"):
+        if not isinstance(config[key], bool):
+            raise ConfigError(f"{key}={config[key]}: expected true or false")
 
 
 def _settle_length(config: dict[str, Any], overrides: list[str]) -> None:

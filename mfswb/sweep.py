@@ -36,6 +36,8 @@ def sweep_lines(folder: Path, shown_from: Path) -> list[str]:
     shown = folder.relative_to(shown_from) if folder.is_relative_to(shown_from) else folder
     paths = {file.parent for name in ("summary.json", "traceback.txt") for file in folder.glob(f"**/{name}")}
     found = {path: _read(path) for path in sorted(paths)}
+    if not any(path.is_dir() for path in folder.glob("*")):
+        return []  # refused before its first job
     if not found:
         return [f"sweep {shown}: no job left a summary"]
     names = {path: str(path.relative_to(folder)) for path in found}

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from mfswb.errors import ConfigError, DivergedError
+from mfswb.interrupts import Interrupts
 from mfswb.optim import averaged, take_average
 from mfswb.stopping import Progress, Watched
 
@@ -214,6 +215,7 @@ class Trainer:
         *,
         seed: int,
         resume: Mapping[str, Any] | None = None,
+        interrupts: Interrupts | None = None,
     ) -> Outcome:
         """Optimise ``problem``.
 
@@ -223,6 +225,8 @@ class Trainer:
             recorder: gets evaluations and checkpoints.
             seed: seeds the training generator: the same seed gives the same run.
             resume: a state given to ``recorder.checkpoint`` earlier; the run goes on from there, bit for bit on a CPU.
+            interrupts: lets a step and its records end before it raises KeyboardInterrupt; a checkpoint of the last
+                whole step is then written. Without it an interrupt leaves the scheduled checkpoints only.
 
         Raises:
             DivergedError: the loss or a parameter became infinite or NaN.
@@ -230,7 +234,7 @@ class Trainer:
         try:
             if self.threads is not None:
                 torch.set_num_threads(self.threads)
-            run = _Run(self, problem, make_optimizer(problem.parameters()), recorder, seed)
+            run = _Run(self, problem, make_optimizer(problem.parameters()), recorder, seed, interrupts)
             if resume is not None:
                 run.restore(resume)
             with logging_redirect_tqdm([logging.getLogger()], tqdm_class=tqdm):
@@ -242,7 +246,15 @@ class Trainer:
 class _Run:
     """The moving parts of one call of ``Trainer.fit``."""
 
-    def __init__(self, trainer: Trainer, problem: Problem, optimizer: Optimizer, recorder: Recorder, seed: int) -> None:
+    def __init__(
+        self,
+        trainer: Trainer,
+        problem: Problem,
+        optimizer: Optimizer,
+        recorder: Recorder,
+        seed: int,
+        interrupts: Interrupts | None = None,
+    ) -> None:
         assert trainer.steps is not None, "of_length settles it"
         self.steps = trainer.steps
         if trainer.patience is not None and not isinstance(problem, Watched):
@@ -259,6 +271,9 @@ class _Run:
         self.seconds_evaluation = 0.0
         self.resumed = False
         self._unread: list[Tensor] = []
+        self._whole = nullcontext if interrupts is None else interrupts.held
+        self._keeps_when_interrupted = interrupts is not None
+        self._kept: int | None = None  # step of the newest checkpoint
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if state["step"] > self.steps:
@@ -274,8 +289,17 @@ class _Run:
         self.resumed = True
 
     def complete(self) -> Outcome:
+        try:
+            return self._complete()
+        except KeyboardInterrupt:
+            if self._keeps_when_interrupted and self._kept != self.step:
+                self._checkpoint()
+            raise
+
+    def _complete(self) -> Outcome:
         steps = self.steps
         if self.resumed:
+            self._checkpoint()  # the folder may be another one than that of the earlier part
             due = self._stagnates() or self.trainer.is_evaluation_step(self.step)
             if due and self.row.get("step") != self.step:
                 self._evaluate()
@@ -286,8 +310,9 @@ class _Run:
         with tqdm(total=steps, initial=self.step, disable=disable, dynamic_ncols=True, mininterval=0.2) as bar:
             while self.step < steps and not self._stagnates():
                 start = time.perf_counter()
-                self._advance()
-                self._watch()
+                with self._whole():
+                    self._advance()
+                    self._watch()
                 self.seconds += time.perf_counter() - start
                 self._on_schedule()
                 if bar.update():
@@ -349,20 +374,29 @@ class _Run:
         checkpoint = ends or self.trainer.is_checkpoint_step(self.step)
         if not (evaluate or checkpoint):
             return
-        self._read_losses()
-        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.parameters):
-            raise self._diverged(self.step, "the iterate is no longer finite")
+        self._check_finite()
         if evaluate:
             self._evaluate()
         if checkpoint:
+            self._checkpoint()
+
+    def _check_finite(self) -> None:
+        self._read_losses()
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.parameters):
+            raise self._diverged(self.step, "the iterate is no longer finite")
+
+    def _checkpoint(self) -> None:
+        self._check_finite()
+        with self._whole():
             self.recorder.checkpoint(self._state())
+            self._kept = self.step
 
     def _evaluate(self) -> None:
         start = time.perf_counter()
         with self._settled():
             result = self.problem.evaluate()
         self.seconds_evaluation += time.perf_counter() - start
-        self.row = {
+        row = {
             "step": self.step,
             "seconds": round(self.seconds, 4),
             "loss": self.loss,
@@ -372,10 +406,12 @@ class _Run:
             **result.extra,
         }
         if self._stagnates():
-            self.row["stopped_early"] = True
+            row["stopped_early"] = True
             log.info("step %d: no improvement for %d steps, so the run ends here", self.step, self.trainer.patience)
         log.info("step %d: F %.6g, W %.6g", self.step, result.fairness_gap, result.mean_distance)
-        self.recorder.evaluated(self.row, result.snapshots)
+        with self._whole():
+            self.row = row
+            self.recorder.evaluated(row, result.snapshots)
 
     def _postfix(self) -> dict[str, str]:
         shown = {"loss": self.loss, **{name: self.row.get(name) for name in ("fairness_gap", "mean_distance")}}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-import zipfile
-import zlib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,19 @@ def existing_file(path: Path) -> Path:
     return path
 
 
+@contextmanager
+def _parsed(path: Path, expected: str) -> Iterator[None]:
+    """Whatever NumPy trips over in a damaged file, it is the file that is wrong."""
+    try:
+        with warnings.catch_warnings():  # of headers written by Python 2, which are read all the same
+            warnings.simplefilter("ignore", UserWarning)
+            yield
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(f"{path}: is damaged, or {expected} ({first_line(error)})") from None
+
+
 def read_array(path: Path) -> NDArray[Any]:
     """A numeric array from ``FILE.npy``, ``FILE.npz`` (with one array) or ``FILE.npz:NAME``.
 
@@ -46,15 +60,11 @@ def read_array(path: Path) -> NDArray[Any]:
     if ".npz:" in text:
         text, _, name = text.rpartition(":")
     file = existing_file(Path(text))
-    try:
-        with file.open("rb") as handle:  # left to NumPy, it stays open when an archive turns out to be damaged
-            loaded = np.load(handle, allow_pickle=False)
-            values = _member(file, loaded, name) if isinstance(loaded, np.lib.npyio.NpzFile) else loaded
-    except DataError:
-        raise
-    except (ValueError, OSError, EOFError, KeyError, SyntaxError, zipfile.BadZipFile, NotImplementedError) as error:
-        raise DataError(f"{path}: not a readable NumPy file of numbers ({first_line(error)})") from None
-    array = np.asarray(values)
+    # Left to NumPy, the file stays open when an archive turns out to be damaged.
+    with _parsed(path, "not a readable NumPy file of numbers"), file.open("rb") as handle:
+        loaded = np.load(handle, allow_pickle=False)
+        values = _member(file, loaded, name) if isinstance(loaded, np.lib.npyio.NpzFile) else loaded
+        array = np.asarray(values)
     if array.dtype.kind not in "iuf":
         raise DataError(f"{path}: expected an array of numbers, got {array.dtype}")
     return array
@@ -66,22 +76,12 @@ def read_archive(path: Path, *names: str) -> dict[str, NDArray[Any]]:
     Raises:
         DataError: the file is missing or damaged, holds Python objects, or lacks an array.
     """
-    try:
-        with existing_file(path).open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = dict(archive)
-    except DataError:
-        raise
-    except (
-        ValueError,
-        OSError,
-        EOFError,
-        KeyError,
-        AttributeError,
-        TypeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
-        raise DataError(f"{path}: is damaged, or not a readable .npz archive ({first_line(error)})") from None
+    with (
+        _parsed(path, "not a readable .npz archive"),
+        existing_file(path).open("rb") as file,
+        np.load(file, allow_pickle=False) as archive,
+    ):
+        arrays = dict(archive)
     for name in names:
         if name not in arrays:
             raise DataError(f"{path}: has no array {name!r}; it holds {', '.join(arrays)}")

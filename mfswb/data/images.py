@@ -31,7 +31,8 @@ def read_image(path: Path) -> Pixels:
     """
     existing_file(path)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(record=True) as doubts:
+            warnings.simplefilter("always")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path) as image:
                 frames = getattr(image, "n_frames", 1)
@@ -43,8 +44,10 @@ def read_image(path: Path) -> Pixels:
         raise DataError(f"{path}: has too many pixels to be read safely ({first_line(error)}); scale it down") from None
     except DataError:
         raise
-    except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError) as error:
+    except Exception as error:  # whatever a decoder trips over, it is the file that is wrong
         raise DataError(f"{path}: the picture is damaged ({first_line(error)})") from None
+    for text in sorted({" ".join(str(doubt.message).split()) for doubt in doubts}):
+        log.warning("%s: %s", path, text)
     if frames > 1:
         log.info("%s: an animation of %d frames, the first is taken", path, frames)
     return np.array(rgb, dtype=np.uint8)
