@@ -10,12 +10,15 @@ from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from mfswb.configuration import config_dir, register_resolvers
 from mfswb.errors import MfswbError
-from mfswb.guard import guarded, tracebacks_wanted
+from mfswb.guard import explained, guarded, tracebacks_wanted
+from mfswb.help import help_text
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +69,13 @@ def main() -> None:
     """Entry point of ``mfswb-run``."""
     register_resolvers()
     with guarded():
+        if {"--help", "-h"} & set(sys.argv[1:]):
+            try:
+                text = help_text([word for word in sys.argv[1:] if not word.startswith("-")])
+            except (HydraException, OmegaConfBaseException) as error:
+                sys.exit(explained(error))
+            sys.stdout.write(text + "\n")
+            return
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="config")(job)()
 
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mfswb.losses import es_mfswb, mfswb, s_mfswb, us_mfswb, uswb
+from mfswb.losses import es_mfswb, mfswb, s_mfswb, scale_of, us_mfswb, uswb
 
 Array = NDArray[Any]
 
@@ -75,14 +75,14 @@ def _us_mfswb(costs: Array) -> tuple[Any, Array]:
     return costs.max(axis=0).mean(), gradient
 
 
-def _es_mfswb(costs: Array, detach_weights: bool = False) -> tuple[Any, Array]:
+def _es_mfswb(costs: Array, detach_weights: bool = False, scale: float | str | None = None) -> tuple[Any, Array]:
     worst = costs.max(axis=0)
-    weights = np.exp(worst - worst.max())
+    unit = 1.0 if scale is None else float(scale_of(torch.from_numpy(worst), scale))
+    weights = np.exp((worst - worst.max()) / unit)
     weights /= weights.sum()
     value = (weights * worst).sum()
     if not detach_weights:
-        worst += 1.0 - value
-        weights *= worst
+        weights *= (worst - value) / unit + 1.0
     gradient = np.zeros_like(costs)
     gradient[costs.argmax(axis=0), _counting(len(worst))] = weights
     return value, gradient

@@ -93,13 +93,14 @@ def es_mfswb(costs: Tensor, detach_weights: bool = False, scale: float | str | N
         tensor(8.9665)
     """
     worst = costs.max(dim=0).values
-    weights = torch.softmax(worst if scale is None else worst / _scale_of(worst, scale), dim=0)
+    weights = torch.softmax(worst if scale is None else worst / scale_of(worst, scale), dim=0)
     if detach_weights:
         weights = weights.detach()
     return torch.dot(weights, worst)
 
 
-def _scale_of(worst: Tensor, scale: float | str) -> Tensor | float:
+def scale_of(worst: Tensor, scale: float | str) -> Tensor | float:
+    """What ``es_mfswb`` divides the largest costs ``(L,)`` by."""
     if scale == "auto":
         return worst.detach().mean().clamp_min(torch.finfo(worst.dtype).tiny)
     if isinstance(scale, str) or not 0 < scale < float("inf"):

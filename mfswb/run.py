@@ -77,7 +77,9 @@ def run(cfg: DictConfig, folder: Path, overrides: list[str], *, again: bool = Fa
     if earlier is not None:
         step = 0 if state is None else int(state["step"])
         log.info("continuing %s from step %d", earlier, step)
-        recorder.keep_rows([] if state is None else read_metrics(earlier, step), earlier)
+        # An evaluation of the checkpoint's own step may have ended after it; the run makes that again.
+        last = -1 if state is None else int(state["row"].get("step", -1))
+        recorder.keep_rows(read_metrics(earlier, last), earlier)
 
     def finish(status: str, **more: Any) -> dict[str, Any]:
         if "error" in more:

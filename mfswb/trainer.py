@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from torch import Tensor
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from mfswb.errors import ConfigError, DivergedError
+from mfswb.errors import ConfigError, DivergedError, MfswbError
 from mfswb.interrupts import Interrupts
 from mfswb.optim import averaged, take_average
 from mfswb.stopping import Progress, Watched
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 
 # On a GPU reading the loss waits for it, so there the check for NaN looks at this many steps at once.
 _STEPS_BETWEEN_READS = 50
+# So many evaluations may go on beside the training at a time; one more, and it waits for all of them.
+_EVALUATIONS_BESIDE = 4
 # The rule that ends a run early looks so often: a look costs a few steps, and on a GPU waits for it.
 _STEPS_BETWEEN_LOOKS = 25
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -55,8 +58,11 @@ class Problem(Protocol):
     def parameters(self) -> Iterable[Tensor]:
         """Leaves the optimiser changes."""
 
-    def loss(self, generator: torch.Generator) -> Tensor:
-        """Scalar objective of one step; all its randomness comes from ``generator``."""
+    def gradients(self, generator: torch.Generator) -> Tensor:
+        """Leave the gradient of one step's objective in the parameters; returns its value, without a graph.
+
+        All its randomness comes from ``generator``.
+        """
 
     def project(self) -> None:
         """Bring the parameters back into their feasible set after a step."""
@@ -72,6 +78,24 @@ class Problem(Protocol):
 
     def close(self) -> None:
         """End whatever runs beside this process; the trainer calls it at the end, come what may."""
+
+
+class Begun(Protocol):
+    """An evaluation that goes on beside the training."""
+
+    def done(self) -> bool:
+        """Whether its result is there."""
+
+    def result(self) -> Evaluation:
+        """Wait for it."""
+
+
+@runtime_checkable
+class EvaluatesBeside(Protocol):
+    """A problem whose evaluations need not keep the training waiting."""
+
+    def begin_evaluation(self) -> Begun | None:
+        """Begin to measure the current iterate; None where that would not be beside."""
 
 
 class Optimizer(Protocol):
@@ -274,6 +298,8 @@ class _Run:
         self._whole = nullcontext if interrupts is None else interrupts.held
         self._keeps_when_interrupted = interrupts is not None
         self._kept: int | None = None  # step of the newest checkpoint
+        self._begun: deque[tuple[dict[str, Any], Begun]] = deque()  # rows so far, and evaluations that complete them
+        self._owes_checkpoint = False
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if state["step"] > self.steps:
@@ -293,7 +319,11 @@ class _Run:
             return self._complete()
         except KeyboardInterrupt:
             if self._keeps_when_interrupted and self._kept != self.step:
+                self._collect()
                 self._checkpoint()
+            raise
+        except DivergedError:
+            self._collect()
             raise
 
     def _complete(self) -> Outcome:
@@ -315,6 +345,9 @@ class _Run:
                     self._watch()
                 self.seconds += time.perf_counter() - start
                 self._on_schedule()
+                if self._begun:
+                    self._collect(wait=False)
+                    self._pay_checkpoint()
                 if bar.update():
                     bar.set_postfix(self._postfix(), refresh=False)
         if take_average(self.optimizer):
@@ -343,19 +376,19 @@ class _Run:
 
     def _advance(self) -> None:
         self.optimizer.zero_grad()
-        loss = self.problem.loss(self.generator)
-        torch.autograd.backward(loss)
+        loss = self.problem.gradients(self.generator)
         self.optimizer.step()
         self.problem.project()
         self.step += 1
-        self._unread.append(loss.detach())
+        self._unread.append(loss)
         if loss.device.type == "cpu" or len(self._unread) == _STEPS_BETWEEN_READS:
             self._read_losses()
 
     def _read_losses(self) -> None:
         if not self._unread:
             return
-        values = torch.stack(self._unread).tolist()
+        unread = self._unread
+        values = [unread[0].item()] if len(unread) == 1 else torch.stack(unread).tolist()
         first = self.step - len(values) + 1
         self._unread.clear()
         for step, value in enumerate(values, start=first):
@@ -378,7 +411,8 @@ class _Run:
         if evaluate:
             self._evaluate()
         if checkpoint:
-            self._checkpoint()
+            self._owes_checkpoint = True
+            self._pay_checkpoint()
 
     def _check_finite(self) -> None:
         self._read_losses()
@@ -391,24 +425,56 @@ class _Run:
             self.recorder.checkpoint(self._state())
             self._kept = self.step
 
+    def _pay_checkpoint(self) -> None:
+        # A run resumed from it repeats an evaluation of its own step, but would know nothing of an earlier one.
+        if self._owes_checkpoint and not any(row["step"] < self.step for row, _ in self._begun):
+            self._owes_checkpoint = False
+            self._checkpoint()
+
     def _evaluate(self) -> None:
         start = time.perf_counter()
+        row = {"step": self.step, "seconds": round(self.seconds, 4), "loss": self.loss}
+        last = self._stagnates() or self.step == self.steps
+        if self._stagnates():
+            log.info("step %d: no improvement for %d steps, so the run ends here", self.step, self.trainer.patience)
         with self._settled():
+            if isinstance(self.problem, EvaluatesBeside) and not last and len(self._begun) < _EVALUATIONS_BESIDE:
+                begun = self.problem.begin_evaluation()
+                if begun is not None:
+                    self._begun.append((row, begun))
+                    self.seconds_evaluation += time.perf_counter() - start
+                    return
+            self.seconds_evaluation += time.perf_counter() - start
+            self._collect()
+            start = time.perf_counter()
             result = self.problem.evaluate()
         self.seconds_evaluation += time.perf_counter() - start
-        row = {
-            "step": self.step,
-            "seconds": round(self.seconds, 4),
-            "loss": self.loss,
+        self._record(row, result)
+
+    def _collect(self, *, wait: bool = True) -> None:
+        """Record the evaluations that went on beside, in their order; without waiting only those that are done."""
+        while self._begun and (wait or self._begun[0][1].done()):
+            start = time.perf_counter()
+            row, begun = self._begun[0]
+            try:
+                result = begun.result()
+            except MfswbError:
+                self._begun.clear()
+                raise
+            self._begun.popleft()  # only now: after an interrupt it is waited for again
+            self.seconds_evaluation += time.perf_counter() - start
+            self._record(row, result)
+
+    def _record(self, row: dict[str, Any], result: Evaluation) -> None:
+        row |= {
             "fairness_gap": result.fairness_gap,
             "mean_distance": result.mean_distance,
             "distances": result.distances,
             **result.extra,
         }
-        if self._stagnates():
+        if self._stagnates() and row["step"] == self.step:
             row["stopped_early"] = True
-            log.info("step %d: no improvement for %d steps, so the run ends here", self.step, self.trainer.patience)
-        log.info("step %d: F %.6g, W %.6g", self.step, result.fairness_gap, result.mean_distance)
+        log.info("step %d: F %.6g, W %.6g", row["step"], result.fairness_gap, result.mean_distance)
         with self._whole():
             self.row = row
             self.recorder.evaluated(row, result.snapshots)

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import import_module
 from typing import IO
 
@@ -25,6 +26,7 @@ Measure = tuple[NDArray[np.float64], NDArray[np.float64] | None]
 
 # Below this many entries of the cost matrix a problem is solved before the other process has heard of it.
 _WORTH_A_PROCESS = 1_000_000
+_WORTH_AN_IMPORT = 4
 _ERRORS: dict[str, type[MfswbError]] = {error.__name__: error for error in (DataError, NotConvergedError)}
 
 
@@ -37,7 +39,8 @@ class TransportSolver:
 
     def __init__(self, size: int, others: Sequence[int]) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        if len(others) > 1 and size * min(others) >= _WORTH_A_PROCESS and (os.cpu_count() or 1) > 1:
+        self._thread: ThreadPoolExecutor | None = None
+        if size * min(others) >= _WORTH_A_PROCESS and (os.cpu_count() or 1) > 1:
             # Started now, so that its imports are over when the first evaluation comes. POT would import PyTorch, too.
             environment = {**os.environ, "POT_BACKEND_DISABLE_PYTORCH": "1", "OMP_NUM_THREADS": "1"}
             self._process = subprocess.Popen(
@@ -57,6 +60,8 @@ class TransportSolver:
         """
         if self._process is None or self._process.stdin is None or self._process.stdout is None:
             return [wasserstein2_squared(measure[0], other[0], measure[1], other[1]) for other in others]
+        # Here POT's import alone takes as long as two or three problems.
+        shared = "ot" in sys.modules or len(others) > _WORTH_AN_IMPORT
         found: dict[int, float] = {}
         waiting = list(range(len(others)))
         asked: list[int] = []
@@ -65,7 +70,7 @@ class TransportSolver:
             while waiting:
                 asked = [waiting.pop()]
                 _send(self._process.stdin, measure, others[asked[0]])
-                if waiting:
+                if waiting and shared:
                     mine = waiting.pop(0)
                     found[mine] = wasserstein2_squared(measure[0], others[mine][0], measure[1], others[mine][1])
                 found[asked[0]] = _receive(self._process.stdout)
@@ -77,6 +82,31 @@ class TransportSolver:
             raise
         return [found[k] for k in range(len(others))]
 
+    def begin(self, measure: Measure, others: Sequence[Measure]) -> Future[list[float]] | None:
+        """The same, beside what this process does meanwhile, one after the other; None without a second process.
+
+        All results must have been taken before :meth:`distances` is asked.
+        """
+        if self._process is None:
+            return None
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="mfswb-transport")
+        return self._thread.submit(self._ask, self._process, measure, list(others))
+
+    def _ask(self, process: subprocess.Popen[bytes], measure: Measure, others: Sequence[Measure]) -> list[float]:
+        found = []
+        for other in others:
+            try:
+                if process.stdin is None or process.stdout is None:
+                    raise EOFError
+                _send(process.stdin, measure, other)
+                found.append(_receive(process.stdout))
+            except (OSError, EOFError, ValueError):  # killed, out of memory, or closed by this process
+                if self._process is None:
+                    raise
+                found.append(wasserstein2_squared(measure[0], other[0], measure[1], other[1]))
+        return found
+
     def close(self) -> None:
         """End the second process."""
         process, self._process = self._process, None
@@ -84,6 +114,8 @@ class TransportSolver:
             return
         process.kill()
         process.wait()
+        if self._thread is not None:
+            self._thread.shutdown()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 try:

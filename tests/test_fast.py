@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def rates(**settings: Any) -> list[float]:
         x.grad = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
         optimizer.step()
         places.append(float(x.detach()[0, 0]))
-    return [float(before - after) for before, after in zip(places, places[1:], strict=False)]
+    return [float(before - after) for before, after in pairwise(places)]
 
 
 def test_rates_are_constant_for_a_fifth_and_then_fall_like_one_over_t() -> None:

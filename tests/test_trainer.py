@@ -30,10 +30,13 @@ class Noisy:
     def parameters(self) -> list[Tensor]:
         return [self.x]
 
-    def loss(self, generator: torch.Generator) -> Tensor:
+    def gradients(self, generator: torch.Generator) -> Tensor:
         self.calls += 1
         value = (self.x - torch.randn(2, generator=generator)).square().sum()
-        return value * float("nan") if self.calls == self.poison_at else value
+        if self.calls == self.poison_at:
+            value = value * float("nan")
+        torch.autograd.backward(value)
+        return value.detach()
 
     def project(self) -> None:
         with torch.no_grad():
@@ -160,7 +163,7 @@ def test_losses_read_in_batches_name_the_same_step(monkeypatch: pytest.MonkeyPat
     import mfswb.trainer as module
 
     def advance_without_reading(run: Any) -> None:
-        loss = run.problem.loss(run.generator)
+        loss = run.problem.gradients(run.generator)
         run.step += 1
         run._unread.append(loss.detach())
         if len(run._unread) == module._STEPS_BETWEEN_READS:

@@ -20,7 +20,7 @@ from mfswb.files import replacing, save_array
 from mfswb.measures import Measures, Points
 from mfswb.slicing import Slicing
 from mfswb.tasks.free_support import FreeSupportBarycenter, Loss
-from mfswb.trainer import Evaluation
+from mfswb.trainer import Begun, Evaluation
 
 # The coordinates of each space, between which the support is clamped after every step.
 _BOUNDS = {"rgb": ([0.0, 0.0, 0.0], [255.0, 255.0, 255.0]), "lab": ([0.0, -128.0, -128.0], [100.0, 127.0, 127.0])}
@@ -97,9 +97,9 @@ class ColorHarmonization:
         """The palette, in working coordinates."""
         return self._inner.parameters()
 
-    def loss(self, generator: torch.Generator) -> Tensor:
+    def gradients(self, generator: torch.Generator) -> Tensor:
         """Objective along fresh directions."""
-        return self._inner.loss(generator)
+        return self._inner.gradients(generator)
 
     def sliced_distances(self) -> list[float]:
         """``SW_p^p`` of the palette to every target's, along fixed directions."""
@@ -112,6 +112,10 @@ class ColorHarmonization:
     def evaluate(self) -> Evaluation:
         """Exact W_2^2 of the palette to every target's palette, in squared units of the space."""
         return self._inner.evaluate()
+
+    def begin_evaluation(self) -> Begun | None:
+        """The same beside the training."""
+        return self._inner.begin_evaluation()
 
     def state_dict(self) -> dict[str, Any]:
         """The palette, and a fingerprint of the source it belongs to."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +19,16 @@ from mfswb.adaptive import AdaptiveWeights
 from mfswb.designs import design
 from mfswb.errors import ConfigError, DataError
 from mfswb.feedback import ExactFeedback
+from mfswb.loss_gradients import value_and_gradient
 from mfswb.losses import is_none
 from mfswb.measures import Measures, Points
 from mfswb.metrics import fairness_gap, mean_distance
 from mfswb.seeding import stream
 from mfswb.slicing import Slicing
 from mfswb.starts import initial_support
-from mfswb.trainer import Evaluation
-from mfswb.transport_worker import TransportSolver
-from mfswb.wasserstein import sliced_costs
+from mfswb.trainer import Begun, Evaluation
+from mfswb.transport_worker import Measure, TransportSolver
+from mfswb.wasserstein import sliced_costs, sliced_gradient
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +108,7 @@ class FreeSupportBarycenter:
             raise DataError(f"x_init: its points have dimension {start.dim}, those of the marginals {marginals.dim}")
         if n_support is not None and n_support != len(start.points[0]):
             raise ConfigError(f"n_support={n_support}: x_init has {len(start.points[0])} points; leave it None")
-        self._loss, self._slicing, self._p = loss, slicing, p
+        self._loss, self._slicing = loss, slicing
         self._device, self._dtype = device, dtype
         self._fixed: Tensor | None = None
         self._metric_points, self._snapshots = metric_points, snapshots
@@ -120,15 +124,20 @@ class FreeSupportBarycenter:
         self._loss_scale = float(n) if scale_loss else 1.0
 
         self.support = self._tensor(marginals.frame.inward(start.points[0])).requires_grad_()
+        self._shares: Tensor | None = None
         if scale_loss == "per_point" and self.weights is not None:
-            shares = (n * self._tensor(self.weights)).clamp_min(torch.finfo(dtype).tiny).unsqueeze(1)
-            self.support.register_hook(lambda gradient: gradient / shares)
+            self._shares = (n * self._tensor(self.weights)).clamp_min(torch.finfo(dtype).tiny).unsqueeze(1)
         clouds = [self._tensor(marginals.frame.inward(cloud)) for cloud in marginals.points]
         # One stacked tensor where sizes allow: it is projected and sorted in one go.
         self._targets = torch.stack(clouds) if len(set(marginals.sizes)) == 1 else clouds
         self._support_weights = None if self.weights is None else self._tensor(self.weights)
         given = [None if w is None else self._tensor(w) for w in marginals.weights]
-        self._marginal_weights = None if all(w is None for w in given) else given
+        self._settings: dict[str, Any] = {
+            "p": p,
+            "support_weights": self._support_weights,
+            "marginal_weights": None if all(w is None for w in given) else given,
+            "chunk": slicing.chunk,
+        }
         self._bounds = None if bounds is None else [self._tensor(marginals.frame.inward(edge)) for edge in bounds]
         self._feedback = self._exact_feedback(clouds, given, feedback_every) if feedback == "exact" else None
         if feedback not in ("sliced", "exact"):
@@ -160,14 +169,21 @@ class FreeSupportBarycenter:
         """The support, in working coordinates."""
         return [self.support]
 
-    def loss(self, generator: torch.Generator) -> Tensor:
-        """Objective along fresh directions."""
+    def gradients(self, generator: torch.Generator) -> Tensor:
+        """Objective along fresh directions, its gradient left in the support."""
         theta = self._slicing.directions(self.marginals.dim, generator, self._dtype, self._device)
         if self._feedback is not None and isinstance(self._loss, AdaptiveWeights):
             exact = self._feedback.distances(self.support)
             if exact is not None:
                 self._loss.observe(exact)
-        return self._loss(self._costs(theta)) * self._loss_scale
+        value, gradient = sliced_gradient(
+            partial(value_and_gradient, self._loss), self.support, self._targets, theta, **self._settings
+        )
+        gradient.mul_(self._loss_scale)
+        if self._shares is not None:
+            gradient.div_(self._shares)
+        self.support.grad = gradient
+        return value * self._loss_scale
 
     def sliced_distances(self) -> list[float]:
         """``SW_p^p`` of the current support to every marginal, along the same few directions each time."""
@@ -176,19 +192,9 @@ class FreeSupportBarycenter:
             fixed = design(few, self.marginals.dim, torch.Generator().manual_seed(0), self._dtype)
             self._fixed = fixed.to(self._device)
         with torch.no_grad():
-            distances: list[float] = self._costs(self._fixed).mean(dim=1).tolist()
+            costs = sliced_costs(self.support, self._targets, self._fixed, **self._settings)
+            distances: list[float] = costs.mean(dim=1).tolist()
         return distances
-
-    def _costs(self, theta: Tensor) -> Tensor:
-        return sliced_costs(
-            self.support,
-            self._targets,
-            theta,
-            p=self._p,
-            support_weights=self._support_weights,
-            marginal_weights=self._marginal_weights,
-            chunk=self._slicing.chunk,
-        )
 
     def project(self) -> None:
         """Clamp the support to its bounds, if it has any."""
@@ -198,12 +204,26 @@ class FreeSupportBarycenter:
 
     def evaluate(self) -> Evaluation:
         """Exact W_2^2 of the current support to every marginal, in the user's units."""
+        return self._evaluation(self._solver.distances(*self._measured()), self._snapshot())
+
+    def begin_evaluation(self) -> Begun | None:
+        """The same beside the training, for measures that are worth it."""
+        if isinstance(self._loss, AdaptiveWeights):
+            return None  # its report is of this very step
+        distances = self._solver.begin(*self._measured())
+        return None if distances is None else _Begun(distances, partial(self._evaluation, kept=self._snapshot()))
+
+    def _measured(self) -> tuple[Measure, list[Measure]]:
         mine = self._thin(self.points(), self.weights)
-        theirs = [self._thin(*pair) for pair in zip(self.marginals.points, self.marginals.weights, strict=True)]
-        distances = self._solver.distances(mine, theirs)
+        theirs = zip(self.marginals.points, self.marginals.weights, strict=True)
+        return mine, [self._thin(*pair) for pair in theirs]
+
+    def _snapshot(self) -> dict[str, Points]:
+        return {"support": self.points()} if self._snapshots else {}
+
+    def _evaluation(self, distances: list[float], kept: dict[str, Points]) -> Evaluation:
         gap = fairness_gap(distances)
         extra: dict[str, Any] = {"metric_points": self._metric_points} if self._estimated else {}
-        kept = {"support": self.points()} if self._snapshots else {}
         if isinstance(self._loss, AdaptiveWeights):
             extra.update(self._loss.report(gap))
             path = self._loss.path()
@@ -301,6 +321,18 @@ class FreeSupportBarycenter:
         # Weighted points are drawn by their weight, with repetition, and then count alike.
         rng = stream(self.seed, "metric")
         return rng.choice(n, size=limit, replace=weights is not None, p=weights)
+
+
+@dataclass(frozen=True)
+class _Begun:
+    distances: Future[list[float]]
+    finish: Callable[[list[float]], Evaluation]
+
+    def done(self) -> bool:
+        return self.distances.done()
+
+    def result(self) -> Evaluation:
+        return self.finish(self.distances.result())
 
 
 def _short(sizes: tuple[int, ...]) -> str:

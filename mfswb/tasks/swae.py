@@ -142,6 +142,12 @@ class SlicedWassersteinAutoencoder:
         """Weights of encoder and decoder."""
         return list(self.network.parameters())
 
+    def gradients(self, generator: torch.Generator) -> Tensor:
+        """The objective of :meth:`loss`, its gradient left in the network's parameters."""
+        loss = self.loss(generator)
+        torch.autograd.backward(loss)
+        return loss.detach()
+
     def loss(self, generator: torch.Generator) -> Tensor:
         """Objective on the next batch, with fresh directions and a fresh sample of the prior."""
         # By class, so that the latents of a class are one slice, and their numbers are known without asking the device.
