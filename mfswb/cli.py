@@ -49,6 +49,8 @@ def job(cfg: DictConfig) -> float | None:
 
         log.error("interrupted; continue with trainer.resume=%s", folder)
         sys.exit(143 if isinstance(interrupt, TerminatedError) else 130)
+    if int(os.environ.get("RANK", "0")) > 0:
+        return None
     where = os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)
     line = f"done: {where}  F = {summary['fairness_gap']:.6g}  W = {summary['mean_distance']:.6g}"
     logging.getLogger("mfswb.result").info("%s", line)
@@ -65,6 +67,16 @@ def _keep_traceback(folder: Path) -> None:
     write_text(folder / TRACEBACK, traceback.format_exc())
 
 
+def _passing_folder() -> str:
+    import atexit
+    import shutil
+    import tempfile
+
+    folder = tempfile.mkdtemp(prefix="mfswb-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def main() -> None:
     """Entry point of ``mfswb-run``."""
     register_resolvers()
@@ -76,6 +88,8 @@ def main() -> None:
                 sys.exit(explained(error))
             sys.stdout.write(text + "\n")
             return
+        if int(os.environ.get("RANK", "0")) > 0:  # torchrun's further processes leave no folder
+            sys.argv.append(f"hydra.run.dir={_passing_folder()}")
         hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="config")(job)()
 
 

@@ -27,6 +27,7 @@ from mfswb.building import bare, build
 from mfswb.configuration import config_dir
 from mfswb.errors import ConfigError, DivergedError, MfswbError, first_line
 from mfswb.interrupts import Interrupts
+from mfswb.ranks import joining, wanted
 from mfswb.resume import continued_config, same_run
 from mfswb.runfolder import TRACEBACK, RunFolder, finished_summary, holds_a_run, load_config, load_earlier, read_metrics
 from mfswb.trainer import Optimizer, Recorder, Trainer
@@ -50,6 +51,9 @@ def run(cfg: DictConfig, folder: Path, overrides: list[str], *, again: bool = Fa
         MfswbError: anything the user can mend; ``summary.json`` then says what happened.
     """
     started = time.perf_counter()
+    ranks = wanted()
+    if ranks.size > 1 and again:
+        raise ConfigError("torchrun: shares one run among processes; for a sweep use -m without it")
     config = plain_config(cfg)
     _check_top(config)
     _settle_length(config, overrides)
@@ -71,6 +75,10 @@ def run(cfg: DictConfig, folder: Path, overrides: list[str], *, again: bool = Fa
         raise ConfigError(f"seed={config['seed']}: give a whole number, not negative")
     if config["names"].get("recipe") == "fast" and config["names"]["task"] == "swae":
         raise ConfigError("recipe=fast: is for barycenters, not for task=swae; its slicing alone is slicing=design")
+    if ranks.rank > 0:
+        logging.getLogger().setLevel(logging.WARNING)  # the first process tells
+        with Interrupts() as interrupts:
+            return _train(config, Unrecorded(), state, folder, interrupts)
     recorder = RunFolder(folder, config, resumed_from=earlier)
     summary: dict[str, Any] = {"status": "running", **_origin(config), "overrides": overrides}
     recorder.summarize(summary)
@@ -107,8 +115,9 @@ def run(cfg: DictConfig, folder: Path, overrides: list[str], *, again: bool = Fa
 
 
 def _train(
-    config: dict[str, Any], folder: RunFolder, state: dict[str, Any] | None, path: Path, interrupts: Interrupts
+    config: dict[str, Any], folder: Recorder, state: dict[str, Any] | None, path: Path, interrupts: Interrupts
 ) -> dict[str, Any]:
+    """Train, and save what came of it; with others that torchrun started, only the first process measures and saves."""
     trainer_config = dict(config["trainer"])
     tensorboard = trainer_config.pop("tensorboard", False)
 
@@ -129,18 +138,23 @@ def _train(
     device, seed = trainer.torch_device(), config["seed"]
     loss, slicing, optimizer = bare(built("loss")), built("slicing"), built("optimizer")
     slicing = replace(slicing, sampler=bare(slicing.sampler))
-    recorder: Recorder = folder
+    recorder = folder
     with ExitStack() as stack:
-        if tensorboard:
+        ranks = stack.enter_context(joining(device))
+        if tensorboard and ranks.rank == 0:
             from mfswb.tensorboard import WithTensorBoard
 
             recorder = both = WithTensorBoard(folder, path)
             stack.callback(both.close)
         task = built("task")(built("data"), loss, slicing, device, trainer.torch_dtype(), seed)
         names = config["names"]
+        if ranks.size > 1 and not getattr(task, "shares_directions", False):
+            raise ConfigError(f"torchrun: task={names['task']} is for a single process; run it without torchrun")
         log.info("%s, loss %s, seed %d, %s on %s", names["task"], names["loss"], seed, trainer.dtype, device)
         trainer = trainer.of_length(getattr(task, "steps_per_epoch", None))
         outcome = trainer.fit(task, make_optimizer, recorder, seed=seed, resume=state, interrupts=interrupts)
+    if ranks.rank > 0:
+        return {}
     saved = task.save(path, outcome.row)
     return {
         **{name: value for name, value in outcome.row.items() if name != "seconds"},
@@ -148,9 +162,20 @@ def _train(
         "seconds_evaluation": round(outcome.seconds_evaluation, 3),
         "steps_run": outcome.steps_run,
         "device": str(device),
+        **({"processes": ranks.size} if ranks.size > 1 else {}),
         "threads": torch.get_num_threads(),
         "files": [file.name for file in saved],
     }
+
+
+class Unrecorded:
+    """A recorder that keeps nothing."""
+
+    def evaluated(self, row: dict[str, Any], snapshots: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def checkpoint(self, state: dict[str, Any]) -> None:
+        """Nothing."""
 
 
 def _check_top(config: Mapping[str, Any]) -> None:

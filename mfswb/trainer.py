@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -210,7 +211,10 @@ class Trainer:
             ConfigError: it is unknown or not there.
         """
         if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            if not torch.cuda.is_available():
+                return torch.device("cpu")
+            # torchrun's processes on one machine take a GPU each.
+            return torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if "LOCAL_RANK" in os.environ else "cuda")
         kind, _, number = self.device.partition(":")
         if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
             raise ConfigError(f"trainer.device={self.device}: choose auto, cpu, cuda or cuda:N")

@@ -40,7 +40,7 @@ class TransportSolver:
     def __init__(self, size: int, others: Sequence[int]) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: ThreadPoolExecutor | None = None
-        if size * min(others) >= _WORTH_A_PROCESS and (os.cpu_count() or 1) > 1:
+        if others and size * min(others) >= _WORTH_A_PROCESS and (os.cpu_count() or 1) > 1:
             # Started now, so that its imports are over when the first evaluation comes. POT would import PyTorch, too.
             environment = {**os.environ, "POT_BACKEND_DISABLE_PYTORCH": "1", "OMP_NUM_THREADS": "1"}
             self._process = subprocess.Popen(

@@ -46,6 +46,8 @@ class ColorHarmonization:
         feedback_every: likewise.
     """
 
+    shares_directions = True
+
     def __init__(
         self,
         photos: Photos,

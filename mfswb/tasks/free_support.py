@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from mfswb.loss_gradients import value_and_gradient
 from mfswb.losses import is_none
 from mfswb.measures import Measures, Points
 from mfswb.metrics import fairness_gap, mean_distance
+from mfswb.ranks import current
 from mfswb.seeding import stream
 from mfswb.slicing import Slicing
 from mfswb.starts import initial_support
@@ -40,6 +42,8 @@ Loss = Callable[[Tensor], Tensor]
 
 class FreeSupportBarycenter:
     """The problem behind the gaussian and pointcloud tasks and behind :func:`mfswb.sliced_barycenter`.
+
+    Processes that have joined (see :mod:`mfswb.ranks`) share the directions of every step.
 
     Args:
         marginals: what to average.
@@ -66,6 +70,8 @@ class FreeSupportBarycenter:
         feedback_every: solve exact transport anew every so many steps.
         snapshots: keep the support of every evaluation with the run.
     """
+
+    shares_directions = True
 
     def __init__(
         self,
@@ -108,7 +114,7 @@ class FreeSupportBarycenter:
             raise DataError(f"x_init: its points have dimension {start.dim}, those of the marginals {marginals.dim}")
         if n_support is not None and n_support != len(start.points[0]):
             raise ConfigError(f"n_support={n_support}: x_init has {len(start.points[0])} points; leave it None")
-        self._loss, self._slicing = loss, slicing
+        self._loss, self._slicing, self._ranks = loss, slicing, current()
         self._device, self._dtype = device, dtype
         self._fixed: Tensor | None = None
         self._metric_points, self._snapshots = metric_points, snapshots
@@ -156,7 +162,8 @@ class FreeSupportBarycenter:
             )
         self._estimated = bool(thinned)
         limit = metric_points or max(n, *marginals.sizes)
-        self._solver = TransportSolver(min(n, limit), [min(size, limit) for size in marginals.sizes])
+        others = [] if self._ranks.rank > 0 else [min(size, limit) for size in marginals.sizes]
+        self._solver = TransportSolver(min(n, limit), others)
         log.info(
             "%d marginals of %s points, support of %d points in R^%d",
             len(marginals),
@@ -176,9 +183,10 @@ class FreeSupportBarycenter:
             exact = self._feedback.distances(self.support)
             if exact is not None:
                 self._loss.observe(exact)
-        value, gradient = sliced_gradient(
-            partial(value_and_gradient, self._loss), self.support, self._targets, theta, **self._settings
-        )
+        objective = self._ranks.joined(partial(value_and_gradient, self._loss), len(theta))
+        mine = self._ranks.share(theta)
+        value, gradient = sliced_gradient(objective, self.support, self._targets, mine, **self._settings)
+        gradient = self._ranks.total(gradient)
         gradient.mul_(self._loss_scale)
         if self._shares is not None:
             gradient.div_(self._shares)
@@ -203,13 +211,15 @@ class FreeSupportBarycenter:
                 self.support.clamp_(*self._bounds)
 
     def evaluate(self) -> Evaluation:
-        """Exact W_2^2 of the current support to every marginal, in the user's units."""
+        """Exact W_2^2 of the current support to every marginal, in the user's units; in the first process only."""
+        if self._ranks.rank > 0:
+            return Evaluation([], math.nan, math.nan)
         return self._evaluation(self._solver.distances(*self._measured()), self._snapshot())
 
     def begin_evaluation(self) -> Begun | None:
         """The same beside the training, for measures that are worth it."""
-        if isinstance(self._loss, AdaptiveWeights):
-            return None  # its report is of this very step
+        if isinstance(self._loss, AdaptiveWeights) or self._ranks.rank > 0:
+            return None  # a report of weights is of this very step
         distances = self._solver.begin(*self._measured())
         return None if distances is None else _Begun(distances, partial(self._evaluation, kept=self._snapshot()))
 
