@@ -118,7 +118,8 @@ def _orthonormal(normal: Tensor) -> Tensor:
     LAPACK's own signs depend on the columns, which would make some rotations likelier than others.
     """
     q, r = torch.linalg.qr(normal)
-    return q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    columns: Tensor = q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    return columns
 
 
 @lru_cache(maxsize=8)
@@ -166,9 +167,14 @@ def _relaxed(axes: Tensor) -> Tensor:
         pull -= (pull * units).sum(axis=1, keepdims=True) * units
         return -float(to_axes.sum() + to_opposites.sum()) / n**2, (-pull / lengths / n**2).ravel()
 
-    options = {"maxiter": 200, "maxcor": 20, "ftol": 1e-15, "gtol": 1e-9}
     with threadpool_limits(1):  # so small, a second thread is only in the way
-        found = minimize(energy, axes.numpy().ravel(), jac=True, method="L-BFGS-B", options=options)
+        found = minimize(
+            energy,
+            axes.numpy().ravel(),
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": 200, "maxcor": 20, "ftol": 1e-15, "gtol": 1e-9},
+        )
     return torch.nn.functional.normalize(torch.from_numpy(found.x.reshape(n, 3)), dim=1)
 
 
@@ -186,7 +192,9 @@ def _at(height: Tensor, turns: Tensor) -> Tensor:
 @lru_cache(maxsize=8)
 def _sobol_points(n: int, dim: int) -> Tensor:
     cube_dim = {2: 1, 3: 2}.get(dim, dim)
-    points = SobolEngine(cube_dim, scramble=True, seed=0).draw(n, dtype=torch.float64)
+    # PyTorch leaves its constructor without types.
+    sequence = SobolEngine(cube_dim, scramble=True, seed=0)  # type: ignore[no-untyped-call]
+    points = sequence.draw(n, dtype=torch.float64)
     if dim == 2:
         return _at_angles(points[:, 0])
     if dim == 3:

@@ -109,7 +109,8 @@ def _run_all(jobs: Mapping[Job, Path], workers: int, name: str) -> dict[Job, str
             log.error("%s: %s, seed %d: %s", name, job.method, job.seed, problem)
 
     tasks = {job: (list(job.overrides), str(folder)) for job, folder in jobs.items()}
-    side_by_side(_run_one, tasks, ended, workers=workers, name=name, unit="run", died=DIED)
+    died: str | None = DIED
+    side_by_side(_run_one, tasks, ended, workers=workers, name=name, unit="run", died=died)
     return failures
 
 

@@ -50,11 +50,13 @@ def test_every_study_can_be_built_and_its_pieces_are_told_apart(experiment: Expe
             settings = experiment.study(quick=quick, builtin=builtin, data_folder=shapenet.parent, extra=[])
             cells = build_study(settings).cells()
             assert len({cell_key(settings["_target_"], cell) for cell in cells}) == len(cells) > 1
+    (first, *_), changed = cells, build_study({**settings, "seed": settings["seed"] + 1}).cells()
+    assert cell_key(settings["_target_"], changed[0]) != cell_key(settings["_target_"], first)
 
 
 def test_a_study_is_measured_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    command = ["slicing", "--builtin", "--quick", "--jobs", "2", "-o", str(tmp_path), *SMALL]
+    command = ["slicing", "--builtin", "--quick", "--jobs", "1", "-o", str(tmp_path), *SMALL]
     folder = tmp_path / "slicing-quick-builtin"
     assert mfswb_paper(command) == 0
     assert "4 made, 0 kept, 0 failed" in caplog.text
@@ -81,9 +83,6 @@ def test_a_study_is_measured_once(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert mfswb_paper([*command, "study.n_projections=[3,6,9]"]) == 0
     assert "2 made, 4 kept, 0 failed" in caplog.text
     assert len(read_rows(folder / "rows.jsonl")) == 6
-    caplog.clear()
-    assert mfswb_paper([*command, "study.repetitions=5"]) == 0
-    assert "4 made, 0 kept, 0 failed" in caplog.text
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
@@ -109,7 +108,6 @@ def test_a_killed_study_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 def test_pieces_that_fail_are_named_and_the_others_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     experiment = by_name("slicing")
-    # a mixture of one point and one direction: its costs along it may be anything, but a reference of none is refused
     settings = experiment.study(quick=True, builtin=True, data_folder=None, extra=[*SMALL, "study.dims=[2,30000]"])
     settings["samplers"] = ["sobol"]
     settings["n_projections"] = [3]
@@ -185,7 +183,7 @@ def study(**settings: Any) -> SlicingErrors:
 
 
 def test_errors_of_independent_directions_fall_with_the_root_of_their_number() -> None:
-    measured = study(dims=[16], repetitions=150)
+    measured = study(dims=[16], samplers=["uniform"], repetitions=150)
     rows = [row for cell in measured.cells() for row in measured.measure(cell)]
     errors = {(row["n_projections"], row["quantity"]): row["error"] for row in rows}
     for quantity in ("row_means", "worst", "gradient"):

@@ -29,6 +29,8 @@ from mfswb.studies.study import Cell, Row, Study
 log = logging.getLogger(__name__)
 
 ROWS = "rows.jsonl"
+# Rows, or what went wrong in a line and at length.
+_Measured = tuple[list[Row], str | None, str | None]
 
 
 def build_study(settings: Mapping[str, Any]) -> Study:
@@ -65,7 +67,7 @@ def make_study(
     failures: dict[str, str] = {}
     written = json.dumps(settings, sort_keys=True)
 
-    def ended(key: str, outcome: tuple[list[Row], str | None, str | None]) -> None:
+    def ended(key: str, outcome: _Measured) -> None:
         rows, problem, trace = outcome
         if problem is None:
             known[key] = rows
@@ -78,7 +80,8 @@ def make_study(
 
     if waiting:
         tasks = {key: (written, cell) for key, cell in waiting.items()}
-        side_by_side(_measure, tasks, ended, workers=workers, name=experiment.name, unit="piece", died=([], DIED, None))
+        died: _Measured = ([], DIED, None)
+        side_by_side(_measure, tasks, ended, workers=workers, name=experiment.name, unit="piece", died=died)
     rows = [row for key in cells for row in known.get(key, [])]
     if rows:
         record = {"mfswb": __version__, "cells": [key for key in cells if key in known], "failures": failures}
@@ -137,8 +140,7 @@ def _built(settings: str) -> Study:
     return build_study(json.loads(settings))
 
 
-def _measure(settings: str, cell: Cell) -> tuple[list[Row], str | None, str | None]:
-    """Rows, or what went wrong in a line and at length."""
+def _measure(settings: str, cell: Cell) -> _Measured:
     import torch
 
     torch.set_num_threads(1)

@@ -50,14 +50,14 @@ class Averages:
 def averages(problem: Problem, directions: Tensor) -> Averages:
     """Averages over directions ``(L, d)``."""
     support = problem.support.clone().requires_grad_()
+    gradient = torch.zeros_like(problem.support)
     blocks = []
-    for block in directions.split(_BLOCK):
-        costs = sliced_costs(support, problem.marginals, block)
-        costs.mean(0).sum().backward()  # sums over directions, so that blocks add up
+    for start in range(0, len(directions), _BLOCK):
+        costs = sliced_costs(support, problem.marginals, directions[start : start + _BLOCK])
+        gradient += torch.autograd.grad(costs.mean(0).sum(), support)[0]
         blocks.append(costs.detach())
     costs = torch.cat(blocks, dim=1)
-    assert support.grad is not None
-    return Averages(costs.mean(1), costs.max(0).values.mean(), support.grad / len(directions))
+    return Averages(costs.mean(1), costs.max(0).values.mean(), gradient / len(directions))
 
 
 @dataclass(frozen=True)
