@@ -16,6 +16,7 @@ from hydra.utils import instantiate
 
 from mfswb.configuration import config_dir
 from mfswb.errors import ConfigError, MfswbError, first_line
+from mfswb.experiments import experiments_dir
 
 # Only code of these packages is called for a configuration, which may come from a stranger's checkpoint; and of it only
 # what was made to be configured: inside they import, write files and fetch addresses like any other.
@@ -54,8 +55,9 @@ def bare(call: Callable[..., Any]) -> Callable[..., Any]:
 
 @lru_cache(maxsize=1)
 def _shipped() -> frozenset[str]:
-    """The targets that the configurations of this program name."""
-    texts = (file.read_text(encoding="utf-8") for file in config_dir().rglob("*.yaml"))
+    """The targets that the configurations and experiments of this program name."""
+    files = (file for folder in (config_dir(), experiments_dir()) for file in folder.rglob("*.yaml"))
+    texts = (file.read_text(encoding="utf-8") for file in files)
     return frozenset(target for text in texts for target in _TARGET.findall(text))
 
 
