@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+# What a process that was killed while it wrote may leave behind.
+UNFINISHED = ".*.tmp*"
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:

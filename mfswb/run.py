@@ -50,6 +50,11 @@ def run(cfg: DictConfig, folder: Path, overrides: list[str], *, again: bool = Fa
     Raises:
         MfswbError: anything the user can mend; ``summary.json`` then says what happened.
     """
+    with Interrupts() as interrupts:
+        return _run(cfg, folder, overrides, again, interrupts)
+
+
+def _run(cfg: DictConfig, folder: Path, overrides: list[str], again: bool, interrupts: Interrupts) -> dict[str, Any]:
     started = time.perf_counter()
     ranks = wanted()
     if ranks.size > 1 and again:
@@ -97,8 +102,7 @@ def run(cfg: DictConfig, folder: Path, overrides: list[str], *, again: bool = Fa
         return summary
 
     try:
-        with Interrupts() as interrupts:
-            result = _train(config, recorder, state, folder, interrupts)
+        result = _train(config, recorder, state, folder, interrupts)
     except DivergedError as error:
         finish("diverged", step=error.step, error=str(error))
         raise
@@ -108,6 +112,16 @@ def run(cfg: DictConfig, folder: Path, overrides: list[str], *, again: bool = Fa
     except KeyboardInterrupt:
         finish("interrupted")
         raise
+    except OSError as error:
+        message = (
+            f"{folder}: a file could not be written or read ({error.strerror or first_line(error)}); when there is "
+            f"room again, continue with trainer.resume={folder}"
+        )
+        try:
+            finish("failed", error=message)
+        except OSError:
+            log.debug("%s: no room for the summary either", folder)
+        raise ConfigError(message) from error
     except Exception as error:
         finish("failed", error=f"{type(error).__name__}: {first_line(error)}")
         raise

@@ -16,7 +16,7 @@ import yaml
 from numpy.typing import NDArray
 
 from mfswb.errors import ConfigError, DataError, first_line
-from mfswb.files import replacing, save_array, write_json, write_text
+from mfswb.files import UNFINISHED, replacing, save_array, write_json, write_text
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +47,8 @@ class RunFolder:
                 )
             write_text(path / CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
             (path / TRACEBACK).unlink(missing_ok=True)
+            for left in (*path.glob(UNFINISHED), *path.glob(f"{SNAPSHOTS}/{UNFINISHED}")):
+                left.unlink(missing_ok=True)  # half-written when the earlier part was killed
         except OSError as error:
             raise ConfigError(f"{path}: the run's folder cannot be written ({error.strerror})") from None
 
@@ -74,8 +76,8 @@ class RunFolder:
 
     def checkpoint(self, state: dict[str, Any]) -> None:
         """Replace ``checkpoint.pt`` by a newer state."""
-        with replacing(self.path / CHECKPOINT) as temporary:
-            torch.save({"format": _FORMAT, "config": self.config, **state}, temporary)
+        with replacing(self.path / CHECKPOINT) as temporary, temporary.open("wb") as file:
+            torch.save({"format": _FORMAT, "config": self.config, **state}, file)
 
     def keep_traceback(self, text: str) -> None:
         """Write where an error came from to ``traceback.txt``."""

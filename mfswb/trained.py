@@ -71,8 +71,9 @@ class TrainedAutoencoder:
         """Write ``model.pt`` (the state dict), ``model.json`` and ``latents.npz``; returns the paths."""
         paths = [folder / name for name in (MODEL, DESCRIPTION, LATENTS)]
         weights = {name: value.detach().cpu().contiguous() for name, value in self.network.state_dict().items()}
-        with replacing(paths[0]) as temporary:
-            torch.save(weights, temporary)
+        # Given a path, PyTorch would write its name, which has a process id, into the file.
+        with replacing(paths[0]) as temporary, temporary.open("wb") as file:
+            torch.save(weights, file)
         told = {
             "shape": list(self.network.shape),
             "latent_dim": self.network.latent_dim,

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from fuzzing import pcd
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = [sys.executable, "-m", "mfswb.cli"]
@@ -88,11 +89,9 @@ def test_help_lists_choices_and_examples_quickly(tmp_path: Path) -> None:
 
 def test_the_main_job_needs_no_open3d(tmp_path: Path) -> None:
     (tmp_path / "open3d.py").write_text("raise ImportError('not here')\n")
-    assert mfswb_run(tmp_path, *QUICK, "task.metric_points=50", PYTHONPATH=str(tmp_path)).returncode == 0
-    (tmp_path / "a.pcd").write_text("VERSION .7")
-    refused = mfswb_run(tmp_path, "data=clouds", "data.paths=[a.pcd]", *QUICK, PYTHONPATH=str(tmp_path))
-    assert refused.returncode == 1
-    assert "apt-get install" in refused.stderr
+    (tmp_path / "a.pcd").write_bytes(pcd("binary_compressed"))
+    done = mfswb_run(tmp_path, "data=clouds", "data.paths=[a.pcd]", *QUICK, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr
 
 
 def test_own_clouds_from_the_folder_the_user_stands_in(tmp_path: Path) -> None:
@@ -138,6 +137,7 @@ def test_a_failing_job_of_a_sweep_leaves_the_others_alone(tmp_path: Path) -> Non
     folder, failed = told["failed"]
     assert "task.n_support=0" in failed["error"]
     assert "Traceback" in (folder / "traceback.txt").read_text()
+    assert "Traceback" not in done.stderr
     assert f"1 of 2 finished; not finished: {folder.name}" in done.stdout.splitlines()[-1]
 
 
@@ -175,18 +175,17 @@ def test_bad_input_is_one_clear_line(tmp_path: Path, arguments: list[str], messa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["loss=fair"], "mfswb"),
-        (["task=cloud"], "pointcloud"),
-        (["trainer.step=5"], "trainer.step"),
-        (["optimiser.lr=1"], "optimiser"),
+        (["los=es"], "los: unknown key; did you mean loss?"),
+        (["-m", "loss=us,esx"], "loss=esx: there is no such loss; did you mean es?"),
+        (["+hydra.callbacks.mine._target_=os.system"], "hydra.callbacks.mine._target_=os.system: only Hydra's own"),
     ],
 )
-def test_unknown_names_are_told_with_the_known_ones(tmp_path: Path, arguments: list[str], message: str) -> None:
+def test_errors_of_the_command_line_are_one_line(tmp_path: Path, arguments: list[str], message: str) -> None:
     done = mfswb_run(tmp_path, *arguments)
-    assert done.returncode != 0
-    assert "Traceback" not in done.stderr
-    assert message in done.stderr
-    assert not (tmp_path / "outputs").exists()
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(message)
+    assert not list(tmp_path.glob("outputs/*/*/*/"))
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
@@ -317,19 +316,21 @@ def test_resuming_needs_a_run_and_steps_to_go(tmp_path: Path, uninterrupted: Pat
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
-def test_ctrl_c_is_one_line_and_leaves_no_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_is_one_line_and_leaves_no_process(tmp_path: Path, number: signal.Signals, code: int) -> None:
     command = [*COMMAND, "trainer.eval_steps=[]", "hydra.run.dir=here", "trainer.steps=1000000"]
     job = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
     while not (tmp_path / "here" / "checkpoint.pt").exists():
         assert job.poll() is None
         time.sleep(0.05)
-    os.killpg(job.pid, signal.SIGINT)
+    os.killpg(job.pid, number)
     # It ends when nobody holds standard error any more, so the transport process must have ended, too.
     _, errors = job.communicate(timeout=60)
-    assert job.returncode == 130
+    assert job.returncode == code
     assert "Traceback" not in errors
     assert "interrupted; continue with trainer.resume=" in errors
     assert summary(tmp_path / "here")["status"] == "interrupted"
+    assert torch.load(tmp_path / "here" / "checkpoint.pt", weights_only=True)["step"] > 0  # not scheduled by then
 
 
 def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:

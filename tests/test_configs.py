@@ -199,6 +199,21 @@ CLOUDS: dict[str, Any] = {"_target_": "mfswb.data.clouds.load_clouds", "seed": 0
             r"slicing\.sampler\._target_",
         ),
         ("loss", {"_target_": "mfswb.losses.fair"}, "there is no such function"),
+        # Inside our own packages there is code that imports, writes and fetches.
+        *(
+            ("data", {"_target_": target, **settings}, "is nothing that configurations name")
+            for target, settings in [
+                ("mfswb.building.import_module", {"name": "antigravity"}),
+                ("mfswb.building.instantiate", {"config": {}}),
+                ("mfswb.files.write_text", {"path": "owned", "text": "x"}),
+                ("mfswb.data.download.fetch", {"urls": [], "checksum": "md5:0", "file_name": "../x", "instead": ""}),
+                ("mfswb.data.clouds.Path", {}),
+                ("torch.optim.lr_scheduler.partial", {}),
+                ("torch.optim.lr_scheduler.StepLR", {}),
+            ]
+        ),
+        ("data", {"_target_": "mfswb.run.subprocess.run", "args": ["touch", "owned"]}, "there is no such function"),
+        ("data", {"_target_": "mfswb.cli.sys.exit"}, "there is no such function"),
         (
             "data",
             {**CLOUDS, "paths": ["a.ply", {"_target_": "os.mkdir", "path": "owned"}]},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import struct
 import threading
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 from mfswb.data.arrays import read_array, read_text
-from mfswb.data.clouds import import_open3d, load_clouds
+from mfswb.data.clouds import load_clouds
 from mfswb.data.download import fetch
 from mfswb.data.gaussians import sample_gaussians
 from mfswb.data.ply import write_ply
@@ -33,9 +34,9 @@ CUBE_OBJ = "".join(f"v {x} {y} {z}\n" for x in (0, 2) for y in (0, 2) for z in (
 @pytest.fixture(scope="module")
 def open3d() -> None:
     try:
-        import_open3d(Path("test"))
-    except DataError as error:
-        pytest.skip(str(error))
+        importlib.import_module("open3d")
+    except (ImportError, OSError) as error:
+        pytest.skip(f"Open3D does not load here: {error}")
 
 
 def load(*paths: Path, n_points: int = 2048) -> list[np.ndarray]:
@@ -193,7 +194,7 @@ def test_bad_files_are_named(tmp_path: Path, name: str, make: Callable[[Path], o
 
 
 @pytest.mark.parametrize("name", ["a.ply", "a.obj", "a.stl", "a.off", "a.pcd"])
-def test_garbage_is_named(tmp_path: Path, name: str, open3d: None) -> None:
+def test_garbage_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"this is no geometry at all\n" * 20)
     with pytest.raises(DataError, match=name):
         load(tmp_path / name)

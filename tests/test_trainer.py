@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from mfswb import losses, sliced_barycenter
 from mfswb.errors import ConfigError, DataError, DivergedError
+from mfswb.interrupts import Interrupts, TerminatedError
 from mfswb.measures import Measures
 from mfswb.optim import SGD
 from mfswb.slicing import Slicing, uniform
@@ -214,6 +216,62 @@ def test_bad_settings_are_named(settings: dict[str, Any], message: str) -> None:
 def test_bad_devices_are_named(device: str) -> None:
     with pytest.raises(ConfigError, match=f"trainer.device={device}"):
         Trainer(1, device=device).torch_device()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["loss", "evaluate", "row", "checkpoint"])
+def test_an_interrupt_keeps_the_last_whole_step(number: signal.Signals, moment: str) -> None:
+    class Interrupted(Noisy):
+        def loss(self, generator: torch.Generator) -> Tensor:
+            value = super().loss(generator)
+            strike("loss", self.calls == 13)
+            return value
+
+        def evaluate(self) -> Evaluation:
+            strike("evaluate", self.calls == 15)
+            return super().evaluate()
+
+    class Struck(Memory):
+        def evaluated(self, row: dict[str, Any], snapshots: Mapping[str, Any]) -> None:
+            strike("row", row["step"] == 15)
+            super().evaluated(row, snapshots)
+
+        def checkpoint(self, state: dict[str, Any]) -> None:
+            strike("checkpoint", state["step"] == 10)
+            super().checkpoint(state)
+
+    def strike(where: str, now: bool) -> None:
+        if where == moment and now:
+            signal.raise_signal(number)
+
+    trainer = Trainer(30, eval_every=5, checkpoint_every=10)
+    whole, memory = Noisy(), Memory()
+    trainer.fit(whole, make_optimizer, memory, seed=7)
+    stopped = Struck()
+    with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt) as caught:
+        trainer.fit(Interrupted(), make_optimizer, stopped, seed=7, interrupts=interrupts)
+    assert isinstance(caught.value, TerminatedError) == (number == signal.SIGTERM)
+    state = stopped.states[-1]
+    assert state["step"] == {"loss": 13, "evaluate": 15, "row": 15, "checkpoint": 10}[moment]
+    continued, later = Noisy(), Memory()
+    trainer.fit(continued, make_optimizer, later, seed=7, resume=state)
+    assert torch.equal(continued.x, whole.x)
+    assert [row["step"] for row in stopped.rows + later.rows] == [0, 5, 10, 15, 20, 25, 30]
+
+
+def test_a_gradient_that_is_not_finite_keeps_the_state_before() -> None:
+    class Poisoned(Noisy):
+        def loss(self, generator: torch.Generator) -> Tensor:
+            value = super().loss(generator)
+            if self.calls == 13:
+                value.register_hook(lambda gradient: gradient * float("nan"))
+            return value
+
+    memory = Memory()
+    with pytest.raises(DivergedError, match="diverged at step 13: the iterate"):
+        Trainer(30, checkpoint_every=1).fit(Poisoned(), make_optimizer, memory, seed=0)
+    assert memory.states[-1]["step"] == 12
+    assert all(torch.isfinite(state["problem"]["x"]).all() for state in memory.states)
 
 
 # --- barycenters ---------------------------------------------------------------------------------------------------
