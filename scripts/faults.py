@@ -62,7 +62,6 @@ def command(folder: Path, arguments: Sequence[str]) -> int:
     finally:
         sys.stdout.flush()
         os._exit(code)
-    return 0
 
 
 def _warm_up(folder: Path, arguments: Sequence[str]) -> None:

@@ -204,9 +204,9 @@ CLOUDS: dict[str, Any] = {"_target_": "mfswb.data.clouds.load_clouds", "seed": 0
             ("data", {"_target_": target, **settings}, "is nothing that configurations name")
             for target, settings in [
                 ("mfswb.building.import_module", {"name": "antigravity"}),
-                ("mfswb.building.instantiate", {"config": {}}),
+                ("mfswb.building.instantiate", {"config": ""}),
                 ("mfswb.files.write_text", {"path": "owned", "text": "x"}),
-                ("mfswb.data.download.fetch", {"urls": [], "checksum": "md5:0", "file_name": "../x", "instead": ""}),
+                ("mfswb.data.download.fetch", {"file_name": "../x"}),
                 ("mfswb.data.clouds.Path", {}),
                 ("torch.optim.lr_scheduler.partial", {}),
                 ("torch.optim.lr_scheduler.StepLR", {}),

@@ -264,7 +264,7 @@ def test_a_gradient_that_is_not_finite_keeps_the_state_before() -> None:
         def loss(self, generator: torch.Generator) -> Tensor:
             value = super().loss(generator)
             if self.calls == 13:
-                value.register_hook(lambda gradient: gradient * float("nan"))
+                return value + 0 * (self.x - self.x.detach()).square().sum().sqrt()  # 0 times the slope of a root at 0
             return value
 
     memory = Memory()
