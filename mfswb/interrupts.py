@@ -36,7 +36,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._before: dict[int, Any] = {}
-        self._holding = False
+        self._depth = 0
         self._waiting: int | None = None
 
     def __enter__(self) -> Interrupts:
@@ -53,18 +53,18 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Do what is inside as a whole; a signal that came meanwhile is raised at its end."""
-        self._holding = True
+        """Do what is inside as a whole; a signal that came meanwhile is raised at its end, the outermost of several."""
+        self._depth += 1
         try:
             yield
         finally:
-            self._holding = False
-        if self._waiting is not None:
+            self._depth -= 1
+        if self._waiting is not None and not self._depth:
             number, self._waiting = self._waiting, None
             self._raise(number)
 
     def _received(self, number: int, frame: FrameType | None) -> None:
-        if self._holding:
+        if self._depth:
             self._waiting = number
         else:
             self._raise(number)

@@ -373,7 +373,9 @@ class _Run:
     @contextmanager
     def _settled(self) -> Iterator[None]:
         """With the parameters at what would be the result if the run ended now."""
-        with averaged(self.optimizer) as changed:
+        # An interrupt while they are exchanged would leave neither the one nor the other to continue from.
+        exchanged = getattr(self.optimizer, "averages", False)
+        with self._whole() if exchanged else nullcontext(), averaged(self.optimizer) as changed:
             if changed:
                 self.problem.project()
             yield
