@@ -228,5 +228,6 @@ def _into_l1_ball(vector: _Vector, radius: float) -> _Vector:
         return vector
     ordered = np.sort(sizes)[::-1]
     amounts = (np.cumsum(ordered) - radius) / np.arange(1, len(ordered) + 1)
-    amount = amounts[np.flatnonzero(ordered > amounts)[-1]] if radius > 0 else ordered[0]
+    last = np.flatnonzero(ordered > amounts)  # none where the radius is lost beside the values
+    amount = amounts[last[-1]] if len(last) else ordered[0]
     return np.asarray(np.sign(vector) * np.maximum(sizes - amount, 0.0))

@@ -81,11 +81,12 @@ class ExactFeedback:
         self._take(found)
 
     def _take(self, couplings: Sequence[tuple[Tensor, Tensor, Tensor]]) -> None:
+        clouds = self._marginals[: len(couplings)]  # none are there before the first solution
         self._couplings = [
             (rows.to(cloud.device), columns.to(cloud.device), masses.to(cloud))
-            for (rows, columns, masses), cloud in zip(couplings, self._marginals, strict=True)
+            for (rows, columns, masses), cloud in zip(couplings, clouds, strict=True)
         ]
-        pairs = zip(self._couplings, self._marginals, strict=True)
+        pairs = zip(self._couplings, clouds, strict=True)
         self._partners = [cloud[columns] for (_, columns, _), cloud in pairs]
 
     def state_dict(self) -> dict[str, Any]:
