@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from omegaconf import OmegaConf
 from PIL import Image
 
 from mfswb.building import build
@@ -53,6 +54,13 @@ DATA = {
     "photos": ["task=color", "data.n_colours=20"],
     "shapes": ["task=pointcloud", "task.n_support=30", "task.metric_points=50"],
 }
+# What a loss cannot do without.
+LOSS = {"weighted": ["loss.weights=[0.25,0.75]"], "constrained": ["loss.eps=0.1"]}
+OF_ALL_CLASSES = {  # of the ten that the pictures have
+    "weighted": ["loss.weights=[0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1]", "task.balanced=true"],
+    "constrained": ["loss.eps=0.1", "task.balanced=true"],
+    "minimax": ["task.balanced=true"],
+}
 NOT_BUILT_IN = {"fashion", "mnist", "shapenet50"}
 
 
@@ -89,12 +97,34 @@ def finish(folder: Path, overrides: list[str]) -> dict[str, Any]:
 @pytest.mark.parametrize("task", choices("task"))
 @pytest.mark.parametrize("loss", choices("loss"))
 def test_every_loss_runs_on_every_task(clouds: Path, task: str, loss: str) -> None:
-    overrides = [f"task={task}", f"loss={loss}", *OWN_DATA[task], *SHORT, *SMALL_TASK[task]]
+    needed = (OF_ALL_CLASSES if task == "swae" else LOSS).get(loss, [])
+    overrides = [f"task={task}", f"loss={loss}", *needed, *OWN_DATA[task], *SHORT, *SMALL_TASK[task]]
     if loss == "none" and task != "swae":
         with pytest.raises(ConfigError, match="loss=none: leaves nothing to optimise"):
             finish(clouds, overrides)
     else:
         finish(clouds, overrides)
+
+
+@pytest.mark.parametrize("task", [task for task in choices("task") if task != "swae"])  # which refuses all but paper
+@pytest.mark.parametrize("recipe", choices("recipe"))
+def test_every_recipe_runs_on_every_barycenter_task(clouds: Path, task: str, recipe: str) -> None:
+    overrides = [f"task={task}", f"recipe={recipe}", *OWN_DATA[task], *SHORT, *SMALL_TASK[task]]
+    finish(clouds, overrides)
+    finish(clouds / "typed", [*overrides, "loss=es"])
+    cfg = compose_config(overrides)
+    assert cfg.names.recipe == recipe
+    assert cfg.names.loss == {"paper": "es", "fast": "us"}[recipe]
+
+
+@pytest.mark.parametrize("feedback", ["sliced", "exact"])
+@pytest.mark.parametrize("loss", ["minimax", "constrained"])
+def test_every_feedback_runs(clouds: Path, loss: str, feedback: str) -> None:
+    for task in ("pointcloud", "color"):
+        overrides = [f"task={task}", f"loss={loss}", *LOSS.get(loss, []), *OWN_DATA[task], *SHORT, *SMALL_TASK[task]]
+        summary = finish(clouds / task, [*overrides, f"task.feedback={feedback}", "task.feedback_every=1"])
+        assert len(summary["weights"]) == 2
+        assert ("seconds_feedback" in summary) == (feedback == "exact")
 
 
 @pytest.mark.parametrize("data", [name for name in choices("data") if name not in NOT_BUILT_IN])
@@ -137,10 +167,11 @@ def test_samplers_by_name_are_those_of_the_configs() -> None:
 
 
 def test_losses_by_name_are_those_of_the_configs() -> None:
-    assert {*LOSSES, "none"} == set(choices("loss"))
+    assert {*LOSSES, "none", "weighted", "minimax", "constrained"} == set(choices("loss"))
     costs = torch.rand(3, 7, generator=torch.Generator().manual_seed(0))
     for name, function in LOSSES.items():
-        config = yaml.safe_load((config_dir() / "loss" / f"{name}.yaml").read_text())
+        config = OmegaConf.to_container(compose_config([f"loss={name}"]).loss)
+        assert isinstance(config, dict)
         assert torch.equal(build("loss", config)(costs), function(costs))
 
 

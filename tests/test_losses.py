@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -13,7 +14,9 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from torch import Tensor
 
 from mfswb import losses
+from mfswb.errors import ConfigError
 from mfswb.losses import LOSSES
+from mfswb.wasserstein import sliced_costs
 
 matrices = arrays(np.float64, array_shapes(min_dims=2, max_dims=2, max_side=6), elements=st.floats(0, 50)).map(
     torch.tensor
@@ -67,3 +70,47 @@ def test_es_weights_can_be_detached() -> None:
 def test_es_survives_large_distances() -> None:
     costs = torch.tensor([[1e6, 2e6], [3e5, 1e6]])
     assert float(losses.es_mfswb(costs)) == 2e6
+
+
+@given(matrices, st.floats(1e-4, 1e4))
+def test_es_in_its_own_units_does_not_care_about_the_data_s(costs: Tensor, factor: float) -> None:
+    es = partial(losses.es_mfswb, scale="auto")
+    torch.testing.assert_close(es(factor * costs), factor * es(costs), rtol=1e-9, atol=0)
+    assert float(losses.us_mfswb(costs)) <= float(es(costs)) + 1e-9 * (1 + float(costs.max()))
+    torch.testing.assert_close(losses.es_mfswb(factor * costs, scale=factor), factor * losses.es_mfswb(costs))
+
+
+@pytest.mark.parametrize("detach", [False, True])
+def test_es_in_its_own_units_scales_with_the_points(detach: bool) -> None:
+    """Data times c give the loss times c^2 and its gradient times c, so natural steps move alike."""
+    theta = torch.nn.functional.normalize(torch.randn(5, 3, generator=torch.Generator().manual_seed(1)), dim=1).double()
+    points = [torch.randn(20, 3, generator=torch.Generator().manual_seed(k)).double() + k for k in range(3)]
+    found = []
+    for factor in (1.0, 255.0):
+        support = (factor * points[0]).requires_grad_()
+        value = losses.es_mfswb(sliced_costs(support, [factor * y for y in points[1:]], theta), detach, "auto")
+        (gradient,) = torch.autograd.grad(value, support)
+        found.append((value.detach() / factor**2, gradient / factor))
+    torch.testing.assert_close(found[0], found[1])
+
+
+@pytest.mark.parametrize("scale", ["mean", 0.0, -1.0, float("inf")])
+def test_scales_of_es_are_checked(scale: float | str) -> None:
+    with pytest.raises(ConfigError, match=r"loss\.scale="):
+        losses.es_mfswb(torch.ones(2, 3), scale=scale)
+
+
+@given(matrices)
+def test_weighted_with_equal_weights_is_uswb(costs: Tensor) -> None:
+    k = len(costs)
+    torch.testing.assert_close(losses.weighted(costs, [1 / k] * k), losses.uswb(costs))
+    torch.testing.assert_close(losses.weighted(costs, [1.0] + [0.0] * (k - 1)), costs[0].mean())
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [([1.0], "1 weights, but 2 marginals"), ([0.5, 0.6], "sum to one"), ([1.5, -0.5], "must not be negative")],
+)
+def test_weights_are_checked(weights: list[float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        losses.weighted(torch.ones(2, 3), weights)

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 # Neither what is computed nor its name: differences here do not make another group.
 _NOT_A_CHOICE = {
     *("seed", "data.seed", "loss._target_", "loss._partial_", "loss.lam"),
+    *("es.scale", "es.detach_weights"),  # what counts of them is in the loss
     *OF_THE_COMMAND,
     *(f"trainer.{key}" for key in (*NOT_COMPUTED, "eval_steps", "eval_every")),
 }
@@ -174,7 +175,7 @@ def _differing(flat: Sequence[Mapping[str, Any]]) -> list[str]:
     return found
 
 
-_ORDER = ("none", "uswb", "mfswb", "s", "us", "es")
+_ORDER = ("none", "uswb", "weighted", "mfswb", "s", "us", "es", "minimax", "constrained")
 
 
 def _method_order(label: str) -> tuple[int, float, str]:
