@@ -71,7 +71,7 @@ class SGD:
             raise ConfigError(f"optimizer.hold={hold}: give a share of the horizon, above 0 and at most 1")
         if average is not None and not 0 <= average < float("inf"):
             raise ConfigError(f"optimizer.average={average}: give a power, not negative, or null for no average")
-        self._rates = [p.shape[-1] * tau / 2 for p in self._parameters] if lr is None else [lr] * len(self._parameters)
+        self._rates = [p.shape[-1] * tau / 2 if tau else float(lr or 0) for p in self._parameters]
         self._held = None if horizon is None else max(hold * horizon, 1.0)
         self._average, self._steps = average, 0
         self._means = [] if average is None else [parameter.detach().clone() for parameter in self._parameters]

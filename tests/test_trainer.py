@@ -222,8 +222,8 @@ def test_bad_devices_are_named(device: str) -> None:
 @pytest.mark.parametrize("moment", ["loss", "evaluate", "row", "checkpoint"])
 def test_an_interrupt_keeps_the_last_whole_step(number: signal.Signals, moment: str) -> None:
     class Interrupted(Noisy):
-        def loss(self, generator: torch.Generator) -> Tensor:
-            value = super().loss(generator)
+        def gradients(self, generator: torch.Generator) -> Tensor:
+            value = super().gradients(generator)
             strike("loss", self.calls == 13)
             return value
 
@@ -261,10 +261,10 @@ def test_an_interrupt_keeps_the_last_whole_step(number: signal.Signals, moment: 
 
 def test_a_gradient_that_is_not_finite_keeps_the_state_before() -> None:
     class Poisoned(Noisy):
-        def loss(self, generator: torch.Generator) -> Tensor:
-            value = super().loss(generator)
-            if self.calls == 13:
-                return value + 0 * (self.x - self.x.detach()).square().sum().sqrt()  # 0 times the slope of a root at 0
+        def gradients(self, generator: torch.Generator) -> Tensor:
+            value = super().gradients(generator)
+            if self.calls == 13 and self.x.grad is not None:
+                self.x.grad[0] = float("nan")
             return value
 
     memory = Memory()
@@ -320,7 +320,7 @@ def test_weights_count() -> None:
     heavy = sliced_barycenter(
         [marginal], "uswb", support_weights=[0.75, 0.25], x_init=[[9.0, 0.0], [1.0, 0.0]], steps=1
     )
-    assert heavy.distances[0] == pytest.approx(25.0, rel=0.3)
+    assert heavy.distances[0] == pytest.approx(50 / 3)  # one natural step: each point on the mean of its share
 
 
 @pytest.mark.parametrize("loss", ["us", "es"])

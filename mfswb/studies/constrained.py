@@ -88,6 +88,7 @@ class ConstrainedPairs:
         pair = Measures.of([self.clouds.points[first], self.clouds.points[second]])
         name = f"{self.clouds.names[first]}, {self.clouds.names[second]}"
         uniform = self._solve(pair, uswb)
+        assert uniform["F"] is not None, "uniform weights report no bound, but always a gap"
         eps = self.share * uniform["F"]
         found = {"uswb": uniform, "us": self._solve(pair, us_mfswb)}
         found |= {f"mfswb lam={lam:g}": self._solve(pair, partial(mfswb, lam=lam)) for lam in self.lams}
@@ -151,7 +152,8 @@ class ConstrainedPairs:
                 (f[method]["F"] / f[method]["eps"], f[method]["W"] / f["uswb"]["W"]) for f in pairs if method in f
             ]
             big = method == "constrained"
-            axes.scatter(*zip(*points, strict=True), s=44 if big else 16, marker="*" if big else "o", label=method)
+            shares, means = zip(*points, strict=True)
+            axes.scatter(shares, means, s=44 if big else 16, marker="*" if big else "o", label=method)
         axes.axvline(1.1, color="0.6", linewidth=0.8)
         axes.set(xscale="log", xlabel="exact F / eps", ylabel="W / W of uniform weights")
         axes.legend(fontsize=8)
