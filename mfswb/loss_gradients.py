@@ -37,7 +37,8 @@ def value_and_gradient(loss: Callable[[Tensor], Tensor], costs: Tensor) -> tuple
     closed_form = _CLOSED_FORMS.get(inner) if costs.device.type == "cpu" else None
     if closed_form is not None:
         settings = (loss.args, loss.keywords) if isinstance(loss, partial) else ((), {})
-        value, gradient = closed_form(costs.detach().numpy(), *settings[0], **settings[1])
+        with np.errstate(all="ignore"):  # what is not finite is for the caller to see, as in PyTorch
+            value, gradient = closed_form(costs.detach().numpy(), *settings[0], **settings[1])
         return torch.as_tensor(value), torch.from_numpy(gradient)
     with torch.enable_grad():
         leaf = costs.detach().requires_grad_()

@@ -188,10 +188,15 @@ def shares(n_rows: int, elements: int) -> list[tuple[int, int]]:
 def together(calls: Sequence[Callable[[], T]]) -> list[T]:
     """Results of all calls, each on a thread of its own; NumPy, where they should spend their time, frees the lock."""
     if len(calls) == 1:
-        return [calls[0]()]
+        return [_quietly(calls[0])]
     # The process id is part of the key: the threads of a pool do not survive a fork.
-    others = [_pool(os.getpid(), len(calls) - 1).submit(call) for call in calls[1:]]
-    return [calls[0](), *(other.result() for other in others)]
+    others = [_pool(os.getpid(), len(calls) - 1).submit(_quietly, call) for call in calls[1:]]
+    return [_quietly(calls[0]), *(other.result() for other in others)]
+
+
+def _quietly(call: Callable[[], T]) -> T:
+    with np.errstate(all="ignore"):  # what is not finite goes on to the costs, as in PyTorch
+        return call()
 
 
 @lru_cache(maxsize=8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,8 +16,10 @@ from torch import Tensor
 import mfswb.quantiles
 import mfswb.transports
 from mfswb import sliced_costs
+from mfswb.loss_gradients import value_and_gradient
 from mfswb.losses import LOSSES
 from mfswb.rows import argsort_rows, back_in_place, in_order, sort_rows
+from mfswb.wasserstein import sliced_gradient
 
 sizes = st.integers(1, 12)
 seeds = st.integers(0, 10_000)
@@ -324,3 +327,16 @@ POINTS, THETA = torch.zeros(3, 2), torch.eye(2)
 def test_bad_arguments_are_named(arguments: Callable[[], Tensor], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         arguments()
+
+
+@pytest.mark.parametrize("sizes", [[4, 4], [3, 5]], ids=str)
+def test_what_is_not_finite_comes_out_as_it_does_from_autograd(sizes: list[int]) -> None:
+    support = cloud(0, 4, 2, torch.float32)
+    support[1, 0] = float("inf")
+    marginals = [cloud(k, n, 2, torch.float32) for k, n in enumerate(sizes, start=1)]
+    for name, loss in LOSSES.items():
+        value, gradient = sliced_gradient(
+            partial(value_and_gradient, loss), support, marginals, sphere(5, 3, 2).float()
+        )
+        assert not torch.isfinite(value), name
+        assert gradient.shape == support.shape

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from mfswb import losses
 from mfswb.errors import ConfigError
-from mfswb.losses import LOSSES
+from mfswb.loss_gradients import value_and_gradient
+from mfswb.losses import LOSSES, es_mfswb, mfswb
 from mfswb.wasserstein import sliced_costs
 
 matrices = arrays(np.float64, array_shapes(min_dims=2, max_dims=2, max_side=6), elements=st.floats(0, 50)).map(
@@ -114,3 +115,22 @@ def test_weighted_with_equal_weights_is_uswb(costs: Tensor) -> None:
 def test_weights_are_checked(weights: list[float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         losses.weighted(torch.ones(2, 3), weights)
+
+
+@pytest.mark.parametrize("name", [*LOSSES, "es, detached", "es, auto", "lam 10"])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (2, 10), (7, 3)], ids=str)
+def test_closed_form_gradients_are_those_of_autograd(name: str, shape: tuple[int, int]) -> None:
+    variants = {
+        "es, detached": partial(es_mfswb, detach_weights=True),
+        "es, auto": partial(es_mfswb, scale="auto"),
+        "lam 10": partial(mfswb, lam=10.0),
+    }
+    loss = variants.get(name) or LOSSES[name]
+    for seed, dtype in ((0, torch.float64), (1, torch.float32)):
+        costs = (5 * torch.rand(shape, generator=torch.Generator().manual_seed(seed))).to(dtype).requires_grad_()
+        objective = loss(costs)
+        (expected,) = torch.autograd.grad(objective, costs)
+        value, gradient = value_and_gradient(loss, costs)
+        torch.testing.assert_close(value, objective.detach())
+        torch.testing.assert_close(gradient, expected)
+        assert gradient.dtype == dtype
