@@ -15,7 +15,10 @@ class TerminatedError(KeyboardInterrupt):
 
 
 class Interrupts:
-    """While entered, SIGINT and SIGTERM raise :class:`KeyboardInterrupt`, but not inside :meth:`held`.
+    """While entered, SIGINT and SIGTERM raise :class:`KeyboardInterrupt`; inside :meth:`held` only at its end.
+
+    A second signal does not wait: :attr:`forced` then says that what was held may be half done. Python loses what is
+    raised while it collects garbage; such a signal is raised at the end of the next :meth:`held`.
 
     Outside the main thread, where Python lets nobody handle signals, and for signals that are ignored (as a shell does
     for jobs in the background) nothing is changed.
@@ -35,6 +38,7 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
+        self.forced = False
         self._before: dict[int, Any] = {}
         self._depth = 0
         self._waiting: int | None = None
@@ -60,14 +64,18 @@ class Interrupts:
         finally:
             self._depth -= 1
         if self._waiting is not None and not self._depth:
-            number, self._waiting = self._waiting, None
-            self._raise(number)
+            self._raise(self._waiting)
+
+    def handled(self) -> None:
+        """Forget the signal that was raised: from here on another one is meant."""
+        self._waiting = None
 
     def _received(self, number: int, frame: FrameType | None) -> None:
-        if self._depth:
-            self._waiting = number
-        else:
-            self._raise(number)
+        again, self._waiting = self._waiting is not None, number
+        if self._depth and not again:
+            return
+        self.forced = self._depth > 0
+        self._raise(number)
 
     def _raise(self, number: int) -> None:
         raise TerminatedError if number == signal.SIGTERM else KeyboardInterrupt

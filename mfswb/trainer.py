@@ -253,8 +253,8 @@ class Trainer:
             recorder: gets evaluations and checkpoints.
             seed: seeds the training generator: the same seed gives the same run.
             resume: a state given to ``recorder.checkpoint`` earlier; the run goes on from there, bit for bit on a CPU.
-            interrupts: lets a step and its records end before it raises KeyboardInterrupt; a checkpoint of the last
-                whole step is then written. Without it an interrupt leaves the scheduled checkpoints only.
+            interrupts: lets a step, with its evaluation and records, end before it raises KeyboardInterrupt; a
+                checkpoint of it is then written. Without it an interrupt leaves the scheduled checkpoints only.
 
         Raises:
             DivergedError: the loss or a parameter became infinite or NaN.
@@ -300,7 +300,7 @@ class _Run:
         self.resumed = False
         self._unread: list[Tensor] = []
         self._whole = nullcontext if interrupts is None else interrupts.held
-        self._keeps_when_interrupted = interrupts is not None
+        self._interrupts = interrupts
         self._kept: int | None = None  # step of the newest checkpoint
         self._begun: deque[tuple[dict[str, Any], Begun]] = deque()  # rows so far, and evaluations that complete them
         self._owes_checkpoint = False
@@ -322,9 +322,11 @@ class _Run:
         try:
             return self._complete()
         except KeyboardInterrupt:
-            if self._keeps_when_interrupted and self._kept != self.step:
-                self._collect()
-                self._checkpoint()
+            if self._interrupts is not None and not self._interrupts.forced:
+                self._interrupts.handled()
+                if self._kept != self.step:
+                    self._collect()
+                    self._checkpoint()
             raise
         except DivergedError:
             self._collect()
@@ -332,31 +334,35 @@ class _Run:
 
     def _complete(self) -> Outcome:
         steps = self.steps
-        if self.resumed:
-            self._checkpoint()  # the folder may be another one than that of the earlier part
-            due = self._stagnates() or self.trainer.is_evaluation_step(self.step)
-            if due and self.row.get("step") != self.step:
-                self._evaluate()
-        else:
-            self._on_schedule()
+        with self._whole():
+            self._begin()
         # disable=None: silent where standard error is no terminal
         disable = None if self.trainer.progress is None else not self.trainer.progress
         with tqdm(total=steps, initial=self.step, disable=disable, dynamic_ncols=True, mininterval=0.2) as bar:
             while self.step < steps and not self._stagnates():
-                start = time.perf_counter()
                 with self._whole():
+                    start = time.perf_counter()
                     self._advance()
                     self._watch()
-                self.seconds += time.perf_counter() - start
-                self._on_schedule()
-                if self._begun:
-                    self._collect(wait=False)
-                    self._pay_checkpoint()
+                    self.seconds += time.perf_counter() - start
+                    self._on_schedule()
+                    if self._begun:
+                        self._collect(wait=False)
+                        self._pay_checkpoint()
                 if bar.update():
                     bar.set_postfix(self._postfix(), refresh=False)
         if take_average(self.optimizer):
             self.problem.project()
         return Outcome(self.row, self.seconds, self.seconds_evaluation, self.step - self.first_step)
+
+    def _begin(self) -> None:
+        if not self.resumed:
+            self._on_schedule()
+            return
+        self._checkpoint()  # the folder may be another one than that of the earlier part
+        due = self._stagnates() or self.trainer.is_evaluation_step(self.step)
+        if due and self.row.get("step") != self.step:
+            self._evaluate()
 
     def _watch(self) -> None:
         if self.trainer.patience is None or self.step % _STEPS_BETWEEN_LOOKS:
@@ -373,9 +379,7 @@ class _Run:
     @contextmanager
     def _settled(self) -> Iterator[None]:
         """With the parameters at what would be the result if the run ended now."""
-        # An interrupt while they are exchanged would leave neither the one nor the other to continue from.
-        exchanged = getattr(self.optimizer, "averages", False)
-        with self._whole() if exchanged else nullcontext(), averaged(self.optimizer) as changed:
+        with averaged(self.optimizer) as changed:
             if changed:
                 self.problem.project()
             yield
@@ -467,8 +471,8 @@ class _Run:
             except MfswbError:
                 self._begun.clear()
                 raise
-            self._begun.popleft()  # only now: after an interrupt it is waited for again
             self.seconds_evaluation += time.perf_counter() - start
+            self._begun.popleft()
             self._record(row, result)
 
     def _record(self, row: dict[str, Any], result: Evaluation) -> None:
@@ -481,9 +485,8 @@ class _Run:
         if self._stagnates() and row["step"] == self.step:
             row["stopped_early"] = True
         log.info("step %d: F %.6g, W %.6g", row["step"], result.fairness_gap, result.mean_distance)
-        with self._whole():
-            self.row = row
-            self.recorder.evaluated(row, result.snapshots)
+        self.row = row
+        self.recorder.evaluated(row, result.snapshots)
 
     def _postfix(self) -> dict[str, str]:
         shown = {"loss": self.loss, **{name: self.row.get(name) for name in ("fairness_gap", "mean_distance")}}
