@@ -330,7 +330,6 @@ def test_an_interrupt_is_one_line_and_leaves_no_process(tmp_path: Path, number: 
     assert "Traceback" not in errors
     assert "interrupted; continue with trainer.resume=" in errors
     assert summary(tmp_path / "here")["status"] == "interrupted"
-    assert torch.load(tmp_path / "here" / "checkpoint.pt", weights_only=True)["step"] > 0  # not scheduled by then
 
 
 def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
