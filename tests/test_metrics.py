@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
@@ -18,8 +19,10 @@ from scipy.spatial.distance import cdist
 import mfswb.metrics
 import mfswb.transport_worker
 from mfswb.errors import DataError, NotConvergedError
-from mfswb.metrics import fairness_gap, mean_distance, wasserstein2_squared
+from mfswb.losses import us_mfswb
+from mfswb.metrics import fairness_gap, mean_distance, sliced_multimarginal, wasserstein2_squared
 from mfswb.transport_worker import TransportSolver
+from mfswb.wasserstein import sliced_costs
 
 
 def points(seed: int, n: int, d: int = 3) -> np.ndarray:
@@ -143,3 +146,38 @@ def test_the_second_process_ends_with_its_input() -> None:
 
 def test_small_problems_start_no_process() -> None:
     assert TransportSolver(100, [100, 100])._process is None
+
+
+@given(st.integers(0, 10_000), st.sampled_from([1.0, 2.0, 3.0]))
+def test_laws_of_the_multi_marginal_distance(seed: int, p: float) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 8, 4)
+    clouds = [rng.normal(size=(n, 3)) + 2 * rng.normal(size=3) for n in sizes]
+    masses = [rng.uniform(0.1, 2, n) for n in sizes]
+    directions = rng.normal(size=(5, 3))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+
+    def distance(*chosen: int) -> float:
+        return sliced_multimarginal([clouds[k] for k in chosen], directions, p=p, weights=[masses[k] for k in chosen])
+
+    whole = distance(0, 1, 2, 3)
+    assert whole == pytest.approx(distance(2, 0, 3, 1))
+    assert whole >= distance(0, 1, 2) - 1e-9 >= -1e-9
+    assert distance(1, 1, 1) == 0 == distance(2)
+    assert whole ** (1 / p) <= distance(0, 1) ** (1 / p) + distance(1, 2, 3) ** (1 / p) + 1e-9
+    costs = sliced_costs(
+        torch.from_numpy(clouds[0]),
+        [torch.from_numpy(cloud) for cloud in clouds[1:]],
+        torch.from_numpy(directions),
+        p=p,
+        support_weights=torch.from_numpy(masses[0]),
+        marginal_weights=[torch.from_numpy(mass) for mass in masses[1:]],
+    )
+    assert float(us_mfswb(costs)) <= whole + 1e-9
+    assert distance(0, 1) == pytest.approx(float(costs[0].mean()))
+
+
+def test_the_multi_marginal_distance_refuses_what_does_not_fit() -> None:
+    for measures, p, weights in ([[], 2, None], [[[[1.0]]], 0.5, None], [[[[1.0]]], 2, []], [[[[1.0, 2.0]]], 2, None]):
+        with pytest.raises(DataError):
+            sliced_multimarginal(measures, [[1.0]], p=p, weights=weights)

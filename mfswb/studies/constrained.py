@@ -91,11 +91,17 @@ class ConstrainedPairs:
         assert uniform["F"] is not None, "uniform weights report no bound, but always a gap"
         eps = self.share * uniform["F"]
         found = {"uswb": uniform, "us": self._solve(pair, us_mfswb)}
-        found |= {f"mfswb lam={lam:g}": self._solve(pair, partial(mfswb, lam=lam)) for lam in self.lams}
+        found |= {
+            # a step along 1/K plus or minus lam must not lead past the aim
+            f"mfswb lam={lam:g}": self._solve(pair, partial(mfswb, lam=lam), tau=recipes.TAU / (1 + 2 * lam))
+            for lam in self.lams
+        }
         found["constrained"] = self._solve(pair, Constrained(eps))
         return [{"pair": name, "method": method, "eps": eps, **figures} for method, figures in found.items()]
 
-    def _solve(self, pair: Measures, loss: Callable[[Tensor], Tensor]) -> dict[str, float | None]:
+    def _solve(
+        self, pair: Measures, loss: Callable[[Tensor], Tensor], tau: float = recipes.TAU
+    ) -> dict[str, float | None]:
         exact = isinstance(loss, AdaptiveWeights)
         problem = FreeSupportBarycenter(
             pair,
@@ -109,7 +115,7 @@ class ConstrainedPairs:
             feedback_every=self.feedback_every,
             snapshots=False,
         )
-        optimizer = partial(SGD, tau=recipes.TAU, horizon=self.steps, hold=recipes.HOLD, average=recipes.AVERAGE)
+        optimizer = partial(SGD, tau=tau, horizon=self.steps, hold=recipes.HOLD, average=recipes.AVERAGE)
         trainer = Trainer(self.steps, checkpoint_every=None)
         outcome = trainer.fit(problem, optimizer, _Nothing(), seed=self.seed)
         row = outcome.row
