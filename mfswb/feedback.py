@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mfswb import recipes
 from mfswb.errors import ConfigError
 from mfswb.metrics import optimal_coupling
 
@@ -19,7 +20,7 @@ class ExactFeedback:
     ``D_k(x) = sum_ij P_ij |x_i - y_j|^2`` with ``P`` optimal for an earlier ``x``. That is exact when ``P`` is fresh,
     and bounds W_2^2 from above; since the optimal value's derivative is the one with ``P`` held fixed, the error is of
     second order in the way gone since, and much of it is common to all marginals. Between solutions a step costs
-    next to nothing.
+    next to nothing. What is solved for is an average of the latest iterates, which lacks their noise.
 
     Args:
         marginals: points ``(n_k, d)`` of each.
@@ -48,6 +49,7 @@ class ExactFeedback:
         self._marginals, self._weights, self._support_weights = marginals, weights, support_weights
         self._every, self._unit, self._kept = every, unit, kept
         self._step = 0
+        self._mean: Tensor | None = None
         self._couplings: list[tuple[Tensor, Tensor, Tensor]] = []
         self._partners: list[Tensor] = []
         self.seconds = 0.0
@@ -55,9 +57,12 @@ class ExactFeedback:
     def distances(self, support: Tensor) -> list[float] | None:
         """W_2^2 to every marginal at the next step, in the user's units; None before the first solution."""
         points = support.detach() if self._kept is None else support.detach()[self._kept]
+        if self._mean is None:
+            self._mean = points.clone()
+        self._mean.lerp_(points, (recipes.AVERAGE + 1) / (self._step + recipes.AVERAGE + 1))
         if self._step > 0 and self._step % self._every == 0:
             start = time.perf_counter()
-            self._solve(points)
+            self._solve(self._mean)
             self.seconds += time.perf_counter() - start
         self._step += 1
         if not self._couplings:
@@ -90,10 +95,13 @@ class ExactFeedback:
         self._partners = [cloud[columns] for (_, columns, _), cloud in pairs]
 
     def state_dict(self) -> dict[str, Any]:
-        """The couplings and the number of steps seen."""
-        return {"step": self._step, "couplings": [list(coupling) for coupling in self._couplings]}
+        """The couplings, the average of the iterates and the number of steps seen."""
+        couplings = [list(coupling) for coupling in self._couplings]
+        return {"step": self._step, "mean": self._mean, "couplings": couplings}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` gave."""
         self._step = int(state["step"])
+        mean = state["mean"]
+        self._mean = None if mean is None else mean.to(self._marginals[0]).clone()
         self._take([(rows, columns, masses) for rows, columns, masses in state["couplings"]])
