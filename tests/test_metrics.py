@@ -177,7 +177,12 @@ def test_laws_of_the_multi_marginal_distance(seed: int, p: float) -> None:
     assert distance(0, 1) == pytest.approx(float(costs[0].mean()))
 
 
-def test_the_multi_marginal_distance_refuses_what_does_not_fit() -> None:
-    for measures, p, weights in ([[], 2, None], [[[[1.0]]], 0.5, None], [[[[1.0]]], 2, []], [[[[1.0, 2.0]]], 2, None]):
-        with pytest.raises(DataError):
-            sliced_multimarginal(measures, [[1.0]], p=p, weights=weights)
+@pytest.mark.parametrize(
+    ("measures", "p", "weights"),
+    [([], 2.0, None), ([[[1.0]]], 0.5, None), ([[[1.0]]], 2.0, []), ([[[1.0, 2.0]]], 2.0, None)],
+)
+def test_the_multi_marginal_distance_refuses_what_does_not_fit(
+    measures: list[Any], p: float, weights: list[Any] | None
+) -> None:
+    with pytest.raises(DataError):
+        sliced_multimarginal(measures, [[1.0]], p=p, weights=weights)
