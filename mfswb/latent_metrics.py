@@ -14,8 +14,8 @@ from mfswb.data.labelled import LabelledImages
 from mfswb.errors import ConfigError
 from mfswb.metrics import fairness_gap, mean_distance, wasserstein2_squared
 from mfswb.priors import PRIORS
+from mfswb.problem import Evaluation
 from mfswb.seeding import stream
-from mfswb.trainer import Evaluation
 from mfswb.transport_worker import TransportSolver
 
 log = logging.getLogger(__name__)

@@ -27,10 +27,11 @@ from mfswb.building import bare, build
 from mfswb.configuration import config_dir
 from mfswb.errors import ConfigError, DivergedError, MfswbError, first_line
 from mfswb.interrupts import Interrupts
+from mfswb.problem import Optimizer, Recorder
 from mfswb.ranks import joining, wanted
 from mfswb.resume import continued_config, same_run
 from mfswb.runfolder import TRACEBACK, RunFolder, finished_summary, holds_a_run, load_config, load_earlier, read_metrics
-from mfswb.trainer import Optimizer, Recorder, Trainer
+from mfswb.trainer import Trainer
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ _FORMAT = 1
 
 
 class RunFolder:
-    """Records one run; a :class:`mfswb.trainer.Recorder`.
+    """Records one run; a :class:`mfswb.problem.Recorder`.
 
     Args:
         path: the folder; made if it is not there.

@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from mfswb.errors import ConfigError
-from mfswb.trainer import Recorder
+from mfswb.problem import Recorder
 
 
 class WithTensorBoard:

@@ -175,19 +175,19 @@ def arguments_steps(arguments: Sequence[str]) -> str:
 
 def try_steps(times: int) -> str:
     """Run so many steps and compare the memory in use after a tenth of them and at the end."""
-    from mfswb import trainer
+    from mfswb import loop
     from mfswb.configuration import compose_config
     from mfswb.run import run
 
     sizes: list[tuple[int, float]] = []
-    before = trainer._Run._on_schedule
+    before = loop.Loop._on_schedule
 
     def watched(self: Any) -> None:
         if self.step % (times // 10) == 0:
             sizes.append((self.step, _resident()))
         before(self)
 
-    trainer._Run._on_schedule = watched  # type: ignore[method-assign]
+    loop.Loop._on_schedule = watched  # type: ignore[method-assign]
     overrides = ["task=gaussian", f"trainer.steps={times}", "trainer.eval_steps=[]", "slicing.n_projections=10",
                  f"trainer.eval_every={times // 200}", "task.snapshots=false"]  # fmt: skip
     with tempfile.TemporaryDirectory() as path:

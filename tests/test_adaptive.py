@@ -20,9 +20,10 @@ from mfswb.feedback import ExactFeedback
 from mfswb.measures import Measures
 from mfswb.metrics import optimal_coupling, wasserstein2_squared
 from mfswb.optim import SGD
+from mfswb.problem import Outcome
 from mfswb.slicing import Slicing
 from mfswb.tasks.free_support import FreeSupportBarycenter
-from mfswb.trainer import Outcome, Trainer
+from mfswb.trainer import Trainer
 
 CLOUD = np.random.default_rng(2).normal(size=(30, 2))
 MAKERS: list[Callable[[], AdaptiveWeights]] = [Minimax, partial(Constrained, eps=0.2)]

@@ -20,11 +20,12 @@ from mfswb.errors import ConfigError
 from mfswb.losses import uswb
 from mfswb.measures import Measures
 from mfswb.optim import SGD, averaged, take_average
+from mfswb.problem import Evaluation
 from mfswb.run import run
 from mfswb.slicing import Slicing
 from mfswb.stopping import Progress
 from mfswb.tasks.free_support import FreeSupportBarycenter
-from mfswb.trainer import Evaluation, Trainer
+from mfswb.trainer import Trainer
 
 RNG = np.random.default_rng(5)
 CLOUDS = [RNG.normal(size=(40, 2)), RNG.normal(size=(40, 2)) + 4]

@@ -17,9 +17,10 @@ from mfswb.errors import ConfigError, DataError, DivergedError
 from mfswb.interrupts import Interrupts, TerminatedError
 from mfswb.measures import Measures
 from mfswb.optim import SGD
+from mfswb.problem import Evaluation
 from mfswb.slicing import Slicing, uniform
 from mfswb.tasks.free_support import FreeSupportBarycenter
-from mfswb.trainer import Evaluation, Trainer
+from mfswb.trainer import Trainer
 
 
 class Noisy:
@@ -162,7 +163,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_at_its_step() -> None:
 
 def test_losses_read_in_batches_name_the_same_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU losses are read some at a time; the same lines here, with a device that claims to be one."""
-    import mfswb.trainer as module
+    import mfswb.loop as module
 
     def advance_without_reading(run: Any) -> None:
         loss = run.problem.gradients(run.generator)
@@ -171,7 +172,7 @@ def test_losses_read_in_batches_name_the_same_step(monkeypatch: pytest.MonkeyPat
         if len(run._unread) == module._STEPS_BETWEEN_READS:
             run._read_losses()
 
-    monkeypatch.setattr(module._Run, "_advance", advance_without_reading)
+    monkeypatch.setattr(module.Loop, "_advance", advance_without_reading)
     with pytest.raises(DivergedError) as caught:
         Trainer(120).fit(Noisy(poison_at=63), make_optimizer, Memory(), seed=0)
     assert caught.value.step == 63

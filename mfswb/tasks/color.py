@@ -18,9 +18,9 @@ from mfswb.data.photos import Photos
 from mfswb.errors import ConfigError
 from mfswb.files import replacing, save_array
 from mfswb.measures import Measures, Points
+from mfswb.problem import Begun, Evaluation
 from mfswb.slicing import Slicing
 from mfswb.tasks.free_support import FreeSupportBarycenter, Loss
-from mfswb.trainer import Begun, Evaluation
 
 # The coordinates of each space, between which the support is clamped after every step.
 _BOUNDS = {"rgb": ([0.0, 0.0, 0.0], [255.0, 255.0, 255.0]), "lab": ([0.0, -128.0, -128.0], [100.0, 127.0, 127.0])}

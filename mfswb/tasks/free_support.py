@@ -24,11 +24,11 @@ from mfswb.loss_gradients import value_and_gradient
 from mfswb.losses import is_none
 from mfswb.measures import Measures, Points
 from mfswb.metrics import fairness_gap, mean_distance
+from mfswb.problem import Begun, Evaluation
 from mfswb.ranks import current
 from mfswb.seeding import stream
 from mfswb.slicing import Slicing
 from mfswb.starts import initial_support
-from mfswb.trainer import Begun, Evaluation
 from mfswb.transport_worker import Measure, TransportSolver
 from mfswb.wasserstein import sliced_costs, sliced_gradient
 

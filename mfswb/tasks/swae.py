@@ -27,11 +27,11 @@ from mfswb.files import replacing
 from mfswb.latent_metrics import LatentMetrics
 from mfswb.losses import is_none
 from mfswb.priors import PRIORS
+from mfswb.problem import Evaluation
 from mfswb.seeding import stream
 from mfswb.slicing import Slicing
 from mfswb.tasks.free_support import Loss
 from mfswb.trained import TrainedAutoencoder
-from mfswb.trainer import Evaluation
 from mfswb.wasserstein import sliced_costs
 
 log = logging.getLogger(__name__)
