@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mfswb.losses import es_mfswb, mfswb, s_mfswb, scale_of, us_mfswb, uswb
+from mfswb.losses import check_lam, es_mfswb, mfswb, s_mfswb, scale_of, us_mfswb, uswb
 
 Array = NDArray[Any]
 
@@ -52,6 +52,7 @@ def _uswb(costs: Array) -> tuple[Any, Array]:
 
 
 def _mfswb(costs: Array, lam: float = 1.0) -> tuple[Any, Array]:
+    check_lam(lam)
     k, n_projections = costs.shape
     distances = costs.mean(axis=1)
     differences = distances[:, None] - distances

@@ -34,14 +34,24 @@ def mfswb(costs: Tensor, lam: float = 1.0) -> Tensor:
     ``S_k = mean_l C[k, l]``; ``mean_k S_k + lam * mean_{i<j} |S_i - S_j|`` (the dual form of Definition 1). Use it when
     you want to set the price of unfairness yourself; ``lam`` has no unit. One marginal has no gap.
 
+    Raises:
+        ConfigError: a ``lam`` that is negative or not finite.
+
     Example:
         >>> mfswb(torch.tensor([[1.0, 3.0], [4.0, 8.0]]), lam=0.5)
         tensor(6.)
     """
+    check_lam(lam)
     distances = costs.mean(dim=1)
     k = len(distances)
     gap = (distances.unsqueeze(0) - distances.unsqueeze(1)).abs().sum() / max(k * (k - 1), 1)
     return distances.mean() + lam * gap
+
+
+def check_lam(lam: float) -> None:
+    """Refuse a price of unfairness that is negative or not finite."""
+    if not 0 <= lam < float("inf"):
+        raise ConfigError(f"loss.lam={lam}: give a number, not negative")
 
 
 def s_mfswb(costs: Tensor) -> Tensor:

@@ -246,3 +246,10 @@ def test_the_split_keeps_every_class_on_both_sides() -> None:
         split(np.array([], dtype=np.int64), 0.5, np.random.default_rng(0))
     with pytest.raises(DataError, match=r"test_fraction=1\.5"):
         split(labels, 1.5, np.random.default_rng(0))
+
+
+def test_a_small_file_of_gigabytes_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mfswb.data.idx._LARGEST_UNPACKED", 1 << 20)
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(3 << 20)))
+    with pytest.raises(DataError, match=r"bomb\.gz: unpacks to more than 1 MiB"):
+        read_images(tmp_path / "bomb.gz")

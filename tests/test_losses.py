@@ -134,3 +134,12 @@ def test_closed_form_gradients_are_those_of_autograd(name: str, shape: tuple[int
         torch.testing.assert_close(value, objective.detach())
         torch.testing.assert_close(gradient, expected)
         assert gradient.dtype == dtype
+
+
+@pytest.mark.parametrize("lam", [-1.0, float("nan"), float("inf")])
+def test_a_price_that_is_none_is_refused(lam: float) -> None:
+    costs = torch.ones(2, 3)
+    with pytest.raises(ConfigError, match=r"loss\.lam=.*not negative"):
+        mfswb(costs, lam=lam)
+    with pytest.raises(ConfigError, match=r"loss\.lam=.*not negative"):
+        value_and_gradient(partial(mfswb, lam=lam), costs)

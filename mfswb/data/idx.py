@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import struct
 import zlib
 from pathlib import Path
@@ -16,6 +17,7 @@ from mfswb.errors import DataError, first_line
 from mfswb.seeding import stream
 
 _IMAGES, _LABELS = 0x00000803, 0x00000801  # magic numbers: 8-bit values in 3 and in 1 dimension
+_LARGEST_UNPACKED = 512 << 20
 _KINDS = {_IMAGES: "images", _LABELS: "labels"}
 
 
@@ -100,14 +102,18 @@ def read_unpacked(path: Path) -> bytes:
     """Contents of a file, unpacked if they are compressed with gzip, whatever its name.
 
     Raises:
-        DataError: the file is missing or empty, or the compressed data are damaged or cut off.
+        DataError: the file is missing or empty, or the compressed data are damaged, cut off or far too large.
     """
     content = existing_file(path).read_bytes()
     if not content.startswith(b"\x1f\x8b"):
         return content
     try:
-        return gzip.decompress(content)
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
+            unpacked = packed.read(_LARGEST_UNPACKED + 1)  # no more: a few kilobytes can hold gigabytes of zeros
     except EOFError:
         raise DataError(f"{path}: the compressed file is cut off after {len(content)} bytes; fetch it again") from None
     except (OSError, zlib.error) as error:
         raise DataError(f"{path}: the compressed file is damaged ({first_line(error)}); fetch it again") from None
+    if len(unpacked) > _LARGEST_UNPACKED:
+        raise DataError(f"{path}: unpacks to more than {_LARGEST_UNPACKED >> 20} MiB, which no IDX file here needs")
+    return unpacked
