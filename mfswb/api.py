@@ -67,7 +67,7 @@ def sliced_barycenter(
     sampler: Sampler = design,
     steps: int = recipes.STEPS,
     lr: float | None = None,
-    tau: float = recipes.TAU,
+    tau: float | None = None,
     patience: int | None = recipes.PATIENCE,
     p: float = 2,
     seed: int = 0,
@@ -100,7 +100,8 @@ def sliced_barycenter(
         lr: a constant learning rate, instead of natural steps, on the last iterate. For ``p`` other than 2 it is
             ``min(0.02 * d, 0.5)`` by default (less with uneven support weights, whose heaviest point sets the pace).
         tau: length of natural steps (``p = 2``, no ``lr``), above 0 and at most 1: 1 moves every point onto the average
-            of its one-dimensional transports, whatever the units of the data.
+            of its one-dimensional transports, whatever the units of the data. By default 1, and for ``es``, which may
+            put most weight on one direction, at most ``3 / d``.
         patience: end where W and F, estimated along fixed directions, have not improved for so many steps; None never.
         p: order of the one-dimensional distances.
         seed: seeds start and directions.
@@ -156,7 +157,8 @@ def sliced_barycenter(
     )
     memory = _Memory()
     if natural:
-        optimizer = partial(SGD, tau=tau, horizon=steps, hold=recipes.HOLD, average=recipes.AVERAGE)
+        length = recipes.tau(loss, measures.dim) if tau is None else tau
+        optimizer = partial(SGD, tau=length, horizon=steps, hold=recipes.HOLD, average=recipes.AVERAGE)
     else:
         optimizer = partial(SGD, lr=_default_rate(measures.dim, problem.weights) if lr is None else lr)
     outcome = trainer.fit(problem, optimizer, memory, seed=int(seed))

@@ -333,14 +333,14 @@ def test_a_killed_command_leaves_no_process_and_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["dragon"], "dragon: no such experiment; there are color, gaussian"),
+        (["dragon"], "dragon: no such experiment; there are color, constrained, gaussian"),
         (["trainer.steps=3"], "no experiment is named"),
         (["gaussian", "--data", "nowhere"], "--data nowhere: no such folder"),
         (["gaussian", "--jobs", "0"], "--jobs 0"),
         (["color"], "data.source=FILE"),
         (["color", "--data", "."], "there is no images/s6.bmp, images/t4.bmp, images/t6.bmp"),
         (["gaussian", "trainer.stepz=5"], "trainer.stepz"),
-        (["gaussian", "optimizer=bogus"], "optimizer/bogus"),
+        (["gaussian", "optimizer=bogus"], "optimizer=bogus: there is no such optimizer"),
         (["gaussian", "loss=us"], "loss=us: losses and seeds are the experiment's"),
     ],
 )
