@@ -7,6 +7,7 @@ keeps the weights' state. No gradient flows through the weights.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ _Vector = NDArray[np.float64]
 _PATH_EVERY = 25
 
 
-class AdaptiveWeights:
+class AdaptiveWeights(ABC):
     """A weighted sliced barycenter whose weights follow the distances; subclasses say how.
 
     A problem binds the object to its marginals before the first call, which starts it afresh.
@@ -45,7 +46,6 @@ class AdaptiveWeights:
         """
         self.weights = np.full(n_marginals, 1.0 / n_marginals)
         self._unit, self._external = unit, external
-        self._path, self._observations, self._smallest = [], 0, math.inf
         self._reset(n_marginals)
 
     def __call__(self, costs: Tensor) -> Tensor:
@@ -97,10 +97,12 @@ class AdaptiveWeights:
         self._observations, self._smallest = int(state["observations"]), float(state["smallest"])
 
     def _reset(self, n_marginals: int) -> None:
-        """Begin the state that goes beyond the weights."""
+        """Begin the state beside the weights."""
+        self._path, self._observations, self._smallest = [], 0, math.inf
 
+    @abstractmethod
     def _adapt(self, distances: _Vector, mean: float) -> None:
-        raise NotImplementedError
+        """Follow these distances, whose mean is given."""
 
 
 class Minimax(AdaptiveWeights):
@@ -188,6 +190,7 @@ class Constrained(AdaptiveWeights):
         self.multipliers: _Vector = np.empty(0)
 
     def _reset(self, n_marginals: int) -> None:
+        super()._reset(n_marginals)
         self.multipliers = np.zeros(n_marginals * (n_marginals - 1) // 2)
 
     def _adapt(self, distances: _Vector, mean: float) -> None:
