@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import combinations
-from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
-from torch import Tensor
 
-from mfswb import recipes
-from mfswb.adaptive import AdaptiveWeights, Constrained
-from mfswb.designs import design
 from mfswb.errors import ConfigError
-from mfswb.losses import mfswb, us_mfswb, uswb
 from mfswb.measures import Measures
-from mfswb.optim import SGD
 from mfswb.report.tables import Cell as TableCell
 from mfswb.report.tables import Column, Table
-from mfswb.slicing import Slicing
+from mfswb.studies.solving import method, solve
 from mfswb.studies.study import Cell, Picture, Row
-from mfswb.tasks.free_support import FreeSupportBarycenter
-from mfswb.trainer import Trainer
-
-
-class _Nothing:
-    """A recorder that keeps nothing: the last row comes back with the outcome."""
-
-    def evaluated(self, row: dict[str, Any], snapshots: Mapping[str, Any]) -> None:
-        """Not kept."""
-
-    def checkpoint(self, state: dict[str, Any]) -> None:
-        """Not kept."""
 
 
 @dataclass(frozen=True)
@@ -86,44 +65,26 @@ class ConstrainedPairs:
         """A row a method."""
         first, second = cell["pair"]
         pair = Measures.of([self.clouds.points[first], self.clouds.points[second]])
-        name = f"{self.clouds.names[first]}, {self.clouds.names[second]}"
-        uniform = self._solve(pair, uswb)
-        assert uniform["F"] is not None, "uniform weights report no bound, but always a gap"
-        eps = self.share * uniform["F"]
-        found = {"uswb": uniform, "us": self._solve(pair, us_mfswb)}
-        found |= {
-            # a step along 1/K plus or minus lam must not lead past the aim
-            f"mfswb lam={lam:g}": self._solve(pair, partial(mfswb, lam=lam), tau=recipes.TAU / (1 + 2 * lam))
-            for lam in self.lams
-        }
-        found["constrained"] = self._solve(pair, Constrained(eps))
-        return [{"pair": name, "method": method, "eps": eps, **figures} for method, figures in found.items()]
+        found = {name: self._solve(pair, name) for name in ("uswb", "us", *(f"mfswb lam={lam:g}" for lam in self.lams))}
+        eps = self.share * found["uswb"]["F"]
+        found["constrained"] = self._solve(pair, f"constrained eps={eps}")
+        label = f"{self.clouds.names[first]}, {self.clouds.names[second]}"
+        return [{"pair": label, "method": name, "eps": eps, **figures} for name, figures in found.items()]
 
-    def _solve(
-        self, pair: Measures, loss: Callable[[Tensor], Tensor], tau: float = recipes.TAU
-    ) -> dict[str, float | None]:
-        exact = isinstance(loss, AdaptiveWeights)
-        problem = FreeSupportBarycenter(
+    def _solve(self, pair: Measures, name: str) -> Row:
+        adapts = name.startswith("constrained")
+        found = solve(
             pair,
-            loss,
-            Slicing(design, max(recipes.N_PROJECTIONS, 2 * pair.dim)),
-            torch.device("cpu"),
-            torch.float32,
-            self.seed,
-            scale_loss="per_point",
-            feedback="exact" if exact else "sliced",
-            feedback_every=self.feedback_every,
-            snapshots=False,
+            method(name, pair.dim),
+            steps=self.steps,
+            seed=self.seed,
+            feedback_every=self.feedback_every if adapts else None,
         )
-        optimizer = partial(SGD, tau=tau, horizon=self.steps, hold=recipes.HOLD, average=recipes.AVERAGE)
-        trainer = Trainer(self.steps, checkpoint_every=None)
-        outcome = trainer.fit(problem, optimizer, _Nothing(), seed=self.seed)
-        row = outcome.row
         return {
-            "F": row["fairness_gap"],
-            "W": row["mean_distance"],
-            "seconds": outcome.seconds,
-            "seconds_feedback": row.get("seconds_feedback"),
+            "F": found.fairness_gap,
+            "W": found.mean_distance,
+            "seconds": found.seconds,
+            "seconds_feedback": found.rows[-1].get("seconds_feedback"),
         }
 
     def tables(self, rows: Sequence[Row]) -> Mapping[str, Table]:
@@ -152,14 +113,12 @@ class ConstrainedPairs:
         """F over eps against W over that of uniform weights, all pairs in one panel."""
         figure = Figure(figsize=(7, 4.6), layout="constrained")
         axes = figure.subplots()
-        for method in dict.fromkeys(row["method"] for row in rows):
+        for name in dict.fromkeys(row["method"] for row in rows):
             pairs = _by_pair(rows).values()
-            points = [
-                (f[method]["F"] / f[method]["eps"], f[method]["W"] / f["uswb"]["W"]) for f in pairs if method in f
-            ]
-            big = method == "constrained"
+            points = [(f[name]["F"] / f[name]["eps"], f[name]["W"] / f["uswb"]["W"]) for f in pairs if name in f]
+            big = name == "constrained"
             shares, means = zip(*points, strict=True)
-            axes.scatter(shares, means, s=44 if big else 16, marker="*" if big else "o", label=method)
+            axes.scatter(shares, means, s=44 if big else 16, marker="*" if big else "o", label=name)
         axes.axvline(1.1, color="0.6", linewidth=0.8)
         axes.set(xscale="log", xlabel="exact F / eps", ylabel="W / W of uniform weights")
         axes.legend(fontsize=8)
