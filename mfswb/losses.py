@@ -155,6 +155,11 @@ def is_none(loss: Callable[..., Tensor]) -> bool:
     return getattr(loss, "func", loss) is none
 
 
+def is_built_in(loss: Callable[..., Tensor]) -> bool:
+    """Whether a loss is one of this file's, perhaps as a partial: then nothing but the costs decides its value."""
+    return getattr(loss, "func", loss) in (uswb, mfswb, s_mfswb, us_mfswb, es_mfswb, weighted, none)
+
+
 LOSSES: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {"uswb": uswb, "mfswb": mfswb, "s": s_mfswb, "us": us_mfswb, "es": es_mfswb}
 )

@@ -37,21 +37,21 @@ def uniform_coupling(n_first: int, n_second: int, *, dtype: torch.dtype, device:
     """
     if n_first == n_second:
         return QuantileCoupling(None, None, 1.0 / n_first)
-    first, second, widths = _merged_grid(n_first, n_second)
+    return _merged_grid(n_first, n_second, dtype, device)
+
+
+@lru_cache(maxsize=256)
+def _merged_grid(n_first: int, n_second: int, dtype: torch.dtype, device: torch.device) -> QuantileCoupling:
+    # In integers, in units of 1 / lcm(n, m), so that common break points coincide exactly.
+    unit = lcm(n_first, n_second)
+    step_first, step_second = unit // n_first, unit // n_second
+    ends = np.union1d(np.arange(step_first, unit + 1, step_first), np.arange(step_second, unit + 1, step_second))
+    first, second, widths = (ends - 1) // step_first, (ends - 1) // step_second, np.diff(ends, prepend=0) / unit
     return QuantileCoupling(
         torch.from_numpy(first).to(device),
         torch.from_numpy(second).to(device),
         torch.from_numpy(widths).to(device=device, dtype=dtype),
     )
-
-
-@lru_cache(maxsize=256)
-def _merged_grid(n_first: int, n_second: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    # In integers, in units of 1 / lcm(n, m), so that common break points coincide exactly.
-    unit = lcm(n_first, n_second)
-    step_first, step_second = unit // n_first, unit // n_second
-    ends = np.union1d(np.arange(step_first, unit + 1, step_first), np.arange(step_second, unit + 1, step_second))
-    return (ends - 1) // step_first, (ends - 1) // step_second, np.diff(ends, prepend=0) / unit
 
 
 def weighted_coupling(weights_first: Tensor, weights_second: Tensor) -> QuantileCoupling:

@@ -29,11 +29,11 @@ import torch
 from torch import Tensor
 
 from mfswb import sliced_costs
+from mfswb.geometry import Geometry
 from mfswb.loss_gradients import value_and_gradient
 from mfswb.losses import LOSSES
 from mfswb.rows import argsort_rows, rows_of, sort_rows
 from mfswb.slicing import uniform
-from mfswb.wasserstein import sliced_gradient
 
 
 @dataclass(frozen=True)
@@ -165,11 +165,12 @@ def measure(case: Case, blocks: int, steps: int) -> Result:
     stacked = torch.stack(marginals) if len(set(case.sizes)) == 1 else marginals
 
     objective = partial(value_and_gradient, LOSSES[case.loss])
+    geometry = Geometry(support.detach(), stacked)
 
     def step(name: str, directions: Tensor) -> None:
         support.grad = None
         if name == "ours":
-            _, support.grad = sliced_gradient(objective, support, stacked, directions)
+            _, support.grad = geometry.gradient(objective, support, directions)
         elif name == "plain":
             torch.autograd.backward(LOSSES[case.loss](plain_costs(support, marginals, directions)))
         else:
@@ -212,7 +213,11 @@ def large() -> str:
     marginals = torch.randn(8, 1_000_000, 3, generator=generator)
     objective = partial(value_and_gradient, LOSSES["us"])
     start = time.perf_counter()
-    added = peak_mib(lambda: sliced_gradient(objective, support, marginals, uniform(100, 3, generator)) and None)
+
+    def step() -> None:
+        Geometry(support, marginals).gradient(objective, support, uniform(100, 3, generator))
+
+    added = peak_mib(step)
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return f"K=8 n=1000000 L=100 d=3 us: {seconds:.1f} s, {added:.0f} MiB more, {peak:.2f} GiB in all at the peak"

@@ -16,10 +16,10 @@ from torch import Tensor
 import mfswb.bins
 import mfswb.transports
 from mfswb import sliced_costs
+from mfswb.geometry import Geometry
 from mfswb.loss_gradients import value_and_gradient
 from mfswb.losses import LOSSES
 from mfswb.rows import argsort_rows, back_in_place, in_order, sort_rows
-from mfswb.wasserstein import sliced_gradient
 
 sizes = st.integers(1, 12)
 seeds = st.integers(0, 10_000)
@@ -198,7 +198,7 @@ def test_gradient_by_the_marginals_alone_is_that_of_finite_differences(name: str
 def test_who_needs_a_gradient_changes_neither_costs_nor_gradients(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, sizes: list[int], budget: int
 ) -> None:
-    monkeypatch.setattr("mfswb.wasserstein._MEMORY_BUDGET_BYTES", budget)  # nothing: all is done again
+    monkeypatch.setattr("mfswb.geometry._MEMORY_BUDGET_BYTES", budget)  # nothing: all is done again
     support, directions = cloud(0, 12, 3, dtype), sphere(1, 9, 3, dtype)
     marginals = [cloud(2 + k, m, 3, dtype) for k, m in enumerate(sizes)]
     plain = sliced_costs(support, marginals, directions)
@@ -337,8 +337,7 @@ def test_what_is_not_finite_comes_out_as_it_does_from_autograd(sizes: list[int])
     support[1, 0] = float("inf")
     marginals = [cloud(k, n, 2, torch.float32) for k, n in enumerate(sizes, start=1)]
     for name, loss in LOSSES.items():
-        value, gradient = sliced_gradient(
-            partial(value_and_gradient, loss), support, marginals, sphere(5, 3, 2).float()
-        )
+        objective = partial(value_and_gradient, loss)
+        value, gradient = Geometry(support, marginals).gradient(objective, support, sphere(5, 3, 2).float())
         assert not torch.isfinite(value), name
         assert gradient.shape == support.shape

@@ -20,17 +20,18 @@ from mfswb.adaptive import AdaptiveWeights
 from mfswb.designs import design
 from mfswb.errors import ConfigError, DataError
 from mfswb.feedback import ExactFeedback
+from mfswb.geometry import Geometry
 from mfswb.loss_gradients import value_and_gradient
-from mfswb.losses import is_none
+from mfswb.losses import is_built_in, is_none
 from mfswb.measures import Measures, Points
 from mfswb.metrics import fairness_gap, mean_distance
 from mfswb.problem import Begun, Evaluation
 from mfswb.ranks import current
+from mfswb.replay import replayed
 from mfswb.seeding import stream
 from mfswb.slicing import Slicing
 from mfswb.starts import initial_support
 from mfswb.transport_worker import Measure, TransportSolver
-from mfswb.wasserstein import sliced_costs, sliced_gradient
 
 log = logging.getLogger(__name__)
 
@@ -134,16 +135,20 @@ class FreeSupportBarycenter:
         if scale_loss == "per_point" and self.weights is not None:
             self._shares = (n * self._tensor(self.weights)).clamp_min(torch.finfo(dtype).tiny).unsqueeze(1)
         clouds = [self._tensor(marginals.frame.inward(cloud)) for cloud in marginals.points]
-        # One stacked tensor where sizes allow: it is projected and sorted in one go.
-        self._targets = torch.stack(clouds) if len(set(marginals.sizes)) == 1 else clouds
         self._support_weights = None if self.weights is None else self._tensor(self.weights)
         given = [None if w is None else self._tensor(w) for w in marginals.weights]
-        self._settings: dict[str, Any] = {
-            "p": p,
-            "support_weights": self._support_weights,
-            "marginal_weights": None if all(w is None for w in given) else given,
-            "chunk": slicing.chunk,
-        }
+        self._geometry = Geometry(
+            self.support.detach(),
+            # One stacked tensor where sizes allow: it is projected and sorted in one go.
+            torch.stack(clouds) if len(set(marginals.sizes)) == 1 else clouds,
+            p=p,
+            support_weights=self._support_weights,
+            marginal_weights=None if all(w is None for w in given) else given,
+            chunk=slicing.chunk,
+        )
+        # Other losses may change from step to step, and what processes send each other is not recorded.
+        static = is_built_in(loss) and self._ranks.size == 1
+        self._objective = replayed(self._value_and_gradient, device) if static else self._value_and_gradient
         self._bounds = None if bounds is None else [self._tensor(marginals.frame.inward(edge)) for edge in bounds]
         self._feedback = self._exact_feedback(clouds, given, feedback_every) if feedback == "exact" else None
         if feedback not in ("sliced", "exact"):
@@ -183,15 +188,17 @@ class FreeSupportBarycenter:
             exact = self._feedback.distances(self.support)
             if exact is not None:
                 self._loss.observe(exact)
+        value, self.support.grad = self._objective(theta)
+        return value.clone()  # the next step may write to the same memory
+
+    def _value_and_gradient(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         objective = self._ranks.joined(partial(value_and_gradient, self._loss), len(theta))
-        mine = self._ranks.share(theta)
-        value, gradient = sliced_gradient(objective, self.support, self._targets, mine, **self._settings)
+        value, gradient = self._geometry.gradient(objective, self.support, self._ranks.share(theta))
         gradient = self._ranks.total(gradient)
         gradient.mul_(self._loss_scale)
         if self._shares is not None:
             gradient.div_(self._shares)
-        self.support.grad = gradient
-        return value * self._loss_scale
+        return value * self._loss_scale, gradient
 
     def sliced_distances(self) -> list[float]:
         """``SW_p^p`` of the current support to every marginal, along the same few directions each time."""
@@ -200,7 +207,7 @@ class FreeSupportBarycenter:
             fixed = design(few, self.marginals.dim, torch.Generator().manual_seed(0), self._dtype)
             self._fixed = fixed.to(self._device)
         with torch.no_grad():
-            costs = sliced_costs(self.support, self._targets, self._fixed, **self._settings)
+            costs = self._geometry.costs(self.support, self._fixed)
             distances: list[float] = costs.mean(dim=1).tolist()
         return distances
 
