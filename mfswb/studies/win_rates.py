@@ -187,13 +187,17 @@ class WinRates:
                 axes: Axes = panels[line][column]
                 if key == "ranks":
                     _draw_ranks(axes, places, figures)
+                    if line == 0:
+                        axes.legend(fontsize=8)
                 else:
                     found = figures[key]
                     axes.barh(places, found.value, color=[colours[name] for name in names], height=0.7, alpha=0.65)
-                    axes.errorbar(
-                        found.value, places, xerr=_ends(found), fmt="none", ecolor="0.2", capsize=2.5, linewidth=1
-                    )
-                    axes.set_xlim(0, 100)
+                    style: dict[str, Any] = {"fmt": "none", "ecolor": "0.2", "capsize": 2.5, "linewidth": 1}
+                    axes.errorbar(found.value, places, xerr=_ends(found), **style)
+                    for place, value, end in zip(places, found.value, found.high, strict=True):
+                        axes.text(end + 3, place, f"{value:.0f}", fontsize=8, va="center")
+                    axes.set_xlim(0, 120)  # room for the numbers
+                    axes.set_xticks([0, 25, 50, 75, 100])
                 axes.grid(axis="x", alpha=0.25, linewidth=0.6)
                 if line == 0:
                     axes.set_title(title, fontsize=10)
@@ -223,7 +227,7 @@ def _draw_ranks(axes: Axes, places: Values, figures: Mapping[str, Interval]) -> 
         }
         axes.errorbar(found.value, places + offset, xerr=_ends(found), **style)
     axes.set_xlim(0.5, len(places) + 0.5)
-    axes.legend(fontsize=8)
+    axes.set_xticks(range(1, len(places) + 1))
 
 
 def _ends(found: Interval) -> Values:
