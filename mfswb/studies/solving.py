@@ -137,6 +137,7 @@ def solve(
         feedback_every=feedback_every or steps,
         snapshots=False,
     )
+    problem.close()  # pieces of a study run side by side: importing POT in a second process costs more than it saves
     optimizer = partial(SGD, tau=chosen.tau, horizon=steps, hold=recipes.HOLD, average=recipes.AVERAGE)
     recorder = _Rows()
     trainer = Trainer(
