@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import accumulate, pairwise
 from math import lcm
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-
-from mfswb.rows import Rows, joined, rows_of, tensor_of
 
 
 class QuantileCoupling(NamedTuple):
@@ -94,70 +91,3 @@ def give_back(pieces: Tensor, index: Tensor | None, n_atoms: int) -> Tensor:
         return pieces
     atoms = pieces.new_zeros(*pieces.shape[:-1], n_atoms)
     return atoms.scatter_add_(-1, index.expand(pieces.shape), pieces)
-
-
-class Edges(NamedTuple):
-    """Places among the break points of atoms: the atom at which each lies, and how much of that atom lies before it."""
-
-    left: Rows
-    fraction: Rows
-
-
-@lru_cache(maxsize=256)
-def equal_parts(n_atoms: int, n_bins: int, device: torch.device) -> Edges:
-    """The ``n_bins + 1`` edges of equal parts of a quantile function of ``n_atoms`` atoms."""
-    edges = torch.arange(n_bins + 1, device=device) * n_atoms  # made there: a copy would wait for the device
-    left = (edges // n_bins).clamp_(max=n_atoms - 1)
-    return Edges(left, (edges - left * n_bins).double() / n_bins)
-
-
-def cumulative_sums(atoms: Rows) -> Rows:
-    """Sums of the float64 atoms up to and with each: ``(L, n) -> (L, n)``; PyTorch's are three times as fast."""
-    return rows_of(torch.cumsum(tensor_of(atoms), dim=-1))
-
-
-def bin_sums(atoms: Rows, cumulative: Rows, pairs: tuple[tuple[int, int, int], ...]) -> Rows:
-    """Integral of quantile functions over equal parts, in units of one atom's mass: ``(L, total number of parts)``.
-
-    Args:
-        atoms: float64, ``(L, n)``; within each quantile function ascending.
-        cumulative: what :func:`cumulative_sums` made of them.
-        pairs: for each quantile function where its atoms begin in a row, how many they are, and the number of parts.
-
-    Example:
-        >>> atoms = np.array([[0.0, 3.0, 9.0, 5.0]])
-        >>> bin_sums(atoms, cumulative_sums(atoms), ((0, 3, 2), (3, 1, 2))).tolist()
-        [[1.5, 10.5, 2.5, 2.5]]
-    """
-    edges = _edges(pairs, tensor_of(atoms).device)
-    # What lies before an edge: all atoms up to the one it cuts, less the rest of that.
-    if isinstance(atoms, np.ndarray):
-        before = atoms.take(edges.left, axis=-1)
-        before *= edges.rest
-        before += cumulative.take(edges.left, axis=-1)
-    else:
-        before = take(cumulative, edges.left).addcmul_(take(atoms, edges.left), edges.rest)
-    bins = {n_bins for _, _, n_bins in pairs}
-    if len(bins) == 1:
-        before = before.reshape(len(atoms), len(pairs), -1)
-        return (before[..., 1:] - before[..., :-1]).reshape(len(atoms), -1)
-    ends = [0, *accumulate(n_bins + 1 for _, _, n_bins in pairs)]
-    return joined([before[:, first + 1 : last] - before[:, first : last - 1] for first, last in pairwise(ends)])
-
-
-class _Edges(NamedTuple):
-    """For every edge of a part the atom it cuts, and minus the share of that atom beyond it."""
-
-    left: Rows
-    rest: Rows
-
-
-@lru_cache(maxsize=256)
-def _edges(pairs: tuple[tuple[int, int, int], ...], device: torch.device) -> _Edges:
-    lefts, rests = [], []
-    for start, n_atoms, n_bins in pairs:
-        edges = torch.arange(n_bins + 1, device=device) * n_atoms  # made there: a copy would wait for the device
-        left = (edges // n_bins).clamp_(max=n_atoms - 1)
-        lefts.append(left + start)
-        rests.append((edges - left * n_bins).double() / n_bins - 1)
-    return _Edges(rows_of(torch.cat(lefts)), rows_of(torch.cat(rests)))

@@ -127,13 +127,8 @@ def back_in_place(ranked: Rows, order: Rows, out: Rows) -> None:
 
 
 def in_double(rows: Rows) -> Rows:
-    """The same numbers in float64."""
-    return rows.astype(np.float64) if isinstance(rows, np.ndarray) else rows.double()
-
-
-def scaled_to_double(rows: Rows, scale: Rows) -> Rows:
-    """Rows times a float64 scale, in float64."""
-    return np.multiply(rows, scale) if isinstance(rows, np.ndarray) else rows * scale
+    """A copy in float64."""
+    return rows.astype(np.float64) if isinstance(rows, np.ndarray) else rows.to(torch.float64, copy=True)
 
 
 def in_type_of(example: Rows, rows: Rows) -> Rows:
@@ -146,14 +141,11 @@ def joined(rows: Sequence[Rows]) -> Rows:
     return np.concatenate(rows, axis=1) if isinstance(rows[0], np.ndarray) else torch.cat(list(rows), dim=1)
 
 
-def segment_sums(rows: Rows, sizes: tuple[int, ...]) -> Rows:
-    """Sums over the segments of every row, in float64: ``(L, n) -> (L, len(sizes))``."""
+def taken(rows: Rows, index: Rows) -> Rows:
+    """The same places of every row: ``(L, n), (m,) -> (L, m)``."""
     if isinstance(rows, np.ndarray):
-        starts = np.array([0, *accumulate(sizes[:-1])])
-        return np.add.reduceat(rows, starts, axis=-1, dtype=np.float64)
-    return torch.stack(
-        [segment.sum(dim=-1, dtype=torch.float64) for segment in torch.split(rows, list(sizes), dim=-1)], -1
-    )
+        return rows.take(index, axis=-1)
+    return rows.gather(-1, index.expand(len(rows), -1))
 
 
 def squared_norms(rows: Rows) -> Rows:
@@ -161,6 +153,19 @@ def squared_norms(rows: Rows) -> Rows:
     if isinstance(rows, np.ndarray):
         return np.einsum("...i,...i->...", rows, rows)
     return torch.linalg.vecdot(rows, rows)
+
+
+def segment_dots(first: Rows, second: Rows, sizes: tuple[int, ...]) -> Rows:
+    """Inner products of the segments of rows: ``(L, n), (L, n) -> (L, len(sizes))``."""
+    if len(set(sizes)) == 1:
+        shape = (len(first), len(sizes), sizes[0])
+        first, second = first.reshape(shape), second.reshape(shape)
+        if isinstance(first, np.ndarray):
+            return np.einsum("lki,lki->lk", first, second)
+        return torch.linalg.vecdot(first, second)
+    if isinstance(first, np.ndarray):
+        return np.add.reduceat(first * second, [0, *accumulate(sizes[:-1])], axis=-1)
+    return torch.stack([part.sum(dim=-1) for part in torch.split(first * second, list(sizes), dim=-1)], -1)
 
 
 def weighted_sum(rows: Rows, factors: Rows) -> Rows:

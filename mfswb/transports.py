@@ -5,20 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from mfswb.quantiles import (
-    bin_sums,
-    cumulative_sums,
-    give_back,
-    take,
-    uniform_coupling,
-    weighted_coupling,
-)
-from mfswb.rows import Rows, in_double, in_type_of, rows_of, scaled_to_double, segment_sums, squared_norms, tensor_of
+from mfswb.bins import Span, cut
+from mfswb.quantiles import give_back, take, uniform_coupling, weighted_coupling
+from mfswb.rows import Rows, rows_of, segment_dots, squared_norms, tensor_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,63 +84,31 @@ def _bin_by_bin(given: Sorted, plan: Plan, of_support: bool, of_points: bool) ->
     # An atom of mass 1/m is coupled with the bin of width 1/m of the other quantile function. Its cost is the squared
     # distance to the bin's mean plus the bin's variance, which does not depend on the atom; its slope is the distance.
     # So n + m numbers a direction do, where the merged grid of break points has n + m pieces a pair.
-    sizes, n = plan.sizes, given.support.shape[-1]
-    # Sums of squares around a point amid the data keep their digits.
-    middle = given.support[:, n // 2 : n // 2 + 1] + 0  # a copy
-    ranked = given.support - middle
-    points = given.points - middle
-    bins = _bins(n, sizes, tensor_of(ranked).device)
+    ranked, points = given.support, given.points
+    sizes, (n_projections, n) = plan.sizes, ranked.shape
+    starts = [0, *accumulate(sizes[:-1])]
     found = Transport(costs=None)
     if of_support:
-        atoms = scaled_to_double(points, bins.of_points)
-        means = bin_sums(atoms, cumulative_sums(atoms), bins.points_in_support).reshape(len(ranked), len(sizes), n)
-        found.support_slopes = ranked[:, None] - in_type_of(ranked, means)
+        bins = cut(points, tuple([Span(start, size, n) for start, size in zip(starts, sizes, strict=True)]))
+        found.support_slopes = ranked[:, None] - bins.means.reshape(n_projections, len(sizes), n)
         found.support_factor = 2.0 / n
-        if not of_points:
-            atoms *= atoms
-            within = segment_sums(atoms, sizes) * (bins.counts / n**2) - squared_norms(means) / n
-            found.costs = squared_norms(found.support_slopes) / n + in_type_of(ranked, within.clip(min=0))
+        found.costs = squared_norms(found.support_slopes) / n + bins.within
     if of_points or not of_support:
-        values = in_double(ranked)
-        means = bin_sums(values, cumulative_sums(values), bins.support_in_points)
-        means /= bins.of_points  # (L, M)
-        residual = points - in_type_of(ranked, means)
-        means *= means
-        within = squared_norms(values)[:, None] / n - segment_sums(means, sizes) / bins.counts
-        between = segment_sums(residual * residual, sizes) / bins.counts
-        found.costs = in_type_of(ranked, between + within.clip(min=0))
+        bins = cut(ranked, tuple([Span(0, n, size) for size in sizes]))
+        residual = points - bins.means
+        masses = _masses(sizes, tensor_of(ranked).dtype, tensor_of(ranked).device)  # (M,)
+        weighted = residual * masses
+        found.costs = segment_dots(residual, weighted, sizes) + bins.within
         if of_points:
-            residual *= in_type_of(ranked, bins.of_points * (2.0 / n))
-            found.point_slopes = residual
+            weighted *= 2.0
+            found.point_slopes = weighted
     return found
 
 
-class _Bins(NamedTuple):
-    """What holds for all rows of a support of ``n`` points and marginals of given sizes ``m``.
-
-    Attributes:
-        counts: the sizes, ``(K,)`` in float64.
-        of_points: ``n / m`` for every point, ``(M,)`` in float64.
-        points_in_support: for each marginal where its points begin, how many they are, and that they get ``n`` bins.
-        support_in_points: for each marginal where the support begins, ``n``, and that it gets ``m`` bins.
-    """
-
-    counts: Rows
-    of_points: Rows
-    points_in_support: tuple[tuple[int, int, int], ...]
-    support_in_points: tuple[tuple[int, int, int], ...]
-
-
 @lru_cache(maxsize=64)
-def _bins(n: int, sizes: tuple[int, ...], device: torch.device) -> _Bins:
-    counts = [torch.full((size,), float(size), dtype=torch.float64, device=device) for size in sizes]
-    starts = [0, *accumulate(sizes[:-1])]
-    return _Bins(
-        counts=rows_of(torch.stack([count[0] for count in counts])),
-        of_points=rows_of(n / torch.cat(counts)),
-        points_in_support=tuple((start, size, n) for start, size in zip(starts, sizes, strict=True)),
-        support_in_points=tuple((0, n, size) for size in sizes),
-    )
+def _masses(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Rows:
+    """Of every point of all marginals, ``(M,)``."""
+    return rows_of(torch.cat([torch.full((size,), 1.0 / size, dtype=dtype, device=device) for size in sizes]))
 
 
 def _piece_by_piece(given: Sorted, plan: Plan, of_support: bool, of_points: bool) -> Transport:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-import mfswb.quantiles
+import mfswb.bins
 import mfswb.transports
 from mfswb import sliced_costs
 from mfswb.loss_gradients import value_and_gradient
@@ -171,8 +171,9 @@ def test_gradient_of_every_loss_is_that_of_finite_differences(name: str) -> None
 
 @pytest.mark.parametrize("offset", [1e3, 5e6])
 @pytest.mark.parametrize("of_support", [True, False])
-def test_a_common_offset_costs_no_digits(offset: float, of_support: bool) -> None:
-    support, marginal, directions = cloud(0, 100, 2), cloud(1, 73, 2), sphere(2, 9, 2)
+@pytest.mark.parametrize("size", [73, 1730])
+def test_a_common_offset_costs_no_digits(offset: float, of_support: bool, size: int) -> None:
+    support, marginal, directions = cloud(0, 100, 2), cloud(1, size, 2), sphere(2, 9, 2)
     expected = sliced_costs(support, [marginal], directions)
     moved = sliced_costs((support + offset).requires_grad_(of_support), [marginal + offset], directions)
     torch.testing.assert_close(moved.detach(), expected, rtol=1e-15 * offset + 1e-12, atol=0)
@@ -269,11 +270,12 @@ def test_numbers_of_threads_give_the_same_bits(sizes: list[int]) -> None:
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("p", [1.5, 2.0])
 @pytest.mark.parametrize("leaves", [["support"], ["marginals"], ["support", "marginals"]], ids=str)
+@pytest.mark.parametrize("largest", [30, 31, 400])
 def test_the_road_of_other_devices_gives_the_same(
-    monkeypatch: pytest.MonkeyPatch, weighted: bool, p: float, leaves: list[str]
+    monkeypatch: pytest.MonkeyPatch, weighted: bool, p: float, leaves: list[str], largest: int
 ) -> None:
     support, directions = cloud(0, 30, 3), sphere(1, 8, 3)
-    marginals = [cloud(k, n, 3) for k, n in enumerate([30, 17, 30], start=2)]
+    marginals = [cloud(k, n, 3) for k, n in enumerate([30, 17, largest], start=2)]
     given = {"support": [support], "marginals": marginals}
     inputs = [leaf.requires_grad_() for name in leaves for leaf in given[name]]
     weights = masses(5, 30) if weighted else None
@@ -283,8 +285,8 @@ def test_the_road_of_other_devices_gives_the_same(
         return costs, torch.autograd.grad(costs.square().sum(), inputs)
 
     here = everything()
-    caches = [mfswb.transports._bins, mfswb.quantiles._edges]
-    for module in ("blocks", "transports", "quantiles"):  # rows are tensors then
+    caches = [mfswb.transports._masses, mfswb.bins._taps, mfswb.bins._edges]
+    for module in ("blocks", "transports", "bins"):  # rows are tensors then
         monkeypatch.setattr(f"mfswb.{module}.rows_of", lambda values: values)
     for cache in caches:
         cache.cache_clear()
