@@ -64,9 +64,11 @@ class Experiment:
         if builtin:
             settings.update(deepcopy(self.settings.get("builtin", {})))
         elif data_folder is not None:
-            for key, name in self.settings.get("files", {}).items():
-                if (data_folder / name).exists():
-                    _put(settings, key, str((data_folder / name).resolve()))
+            for key, names in self.settings.get("files", {}).items():
+                paths = [data_folder / name for name in ([names] if isinstance(names, str) else names)]
+                if all(path.exists() for path in paths):
+                    resolved = [str(path.resolve()) for path in paths]
+                    _put(settings, key, resolved[0] if isinstance(names, str) else resolved)
         for text in extra:
             key, _, value = text.removeprefix(STUDY_PREFIX).partition("=")
             try:

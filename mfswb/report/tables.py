@@ -44,11 +44,19 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under titles, each row with a label."""
+    """Rows of cells under titles, each row with a label.
+
+    Attributes:
+        label: title of the rows' labels.
+        columns: titles.
+        rows: label and cells of each.
+        spread: what the second figure of a cell is, where it is no standard deviation.
+    """
 
     label: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+    spread: str = "std"
 
 
 def make_table(groups: Mapping[str, Sequence[Run]], steps: Sequence[int] | None = None) -> Table:
@@ -106,7 +114,9 @@ def to_csv(table: Table) -> str:
     """The table with all digits: for every column its mean, standard deviation and number of seeds."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([table.label, *(f"{c.title} {what}" for c in table.columns for what in ("mean", "std", "n"))])
+    writer.writerow(
+        [table.label, *(f"{c.title} {what}" for c in table.columns for what in ("mean", table.spread, "n"))]
+    )
     for label, cells in table.rows:
         writer.writerow([label, *(value for cell in cells for value in (cell.mean, cell.std, cell.n))])
     return text.getvalue()

@@ -23,7 +23,8 @@ from mfswb.slicing import Slicing
 from mfswb.tasks.free_support import FreeSupportBarycenter, Loss
 
 # The coordinates of each space, between which the support is clamped after every step.
-_BOUNDS = {"rgb": ([0.0, 0.0, 0.0], [255.0, 255.0, 255.0]), "lab": ([0.0, -128.0, -128.0], [100.0, 127.0, 127.0])}
+RGB_BOUNDS = ([0.0, 0.0, 0.0], [255.0, 255.0, 255.0])
+_BOUNDS = {"rgb": RGB_BOUNDS, "lab": ([0.0, -128.0, -128.0], [100.0, 127.0, 127.0])}
 
 
 class ColorHarmonization:
