@@ -1,7 +1,8 @@
 """Faults of every kind, on purpose: kills at random moments, long runs, large sweeps. Prints what was tried and found.
 
-python scripts/faults.py kills --times 50      SIGKILL, SIGTERM and Ctrl-C in turns, so often a task; each run is then
-                                               continued and must end like the uninterrupted one, byte by byte
+python scripts/faults.py kills --times 50      SIGKILL, SIGTERM and Ctrl-C in turns, until so many runs a task were hit
+                                               before their end; each run is then continued and must end like the
+                                               uninterrupted one, byte by byte
 python scripts/faults.py steps --times 200000  memory of one long run
 python scripts/faults.py sweep --times 200     open files and processes of one sweep of so many jobs
 
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +116,7 @@ def _content(path: Path) -> Any:
 
 
 def try_kills(task: str, times: int, seed: int) -> dict[str, int]:
-    """Interrupt so many runs of a task at random moments and continue each.
+    """Interrupt runs of a task at random moments and continue each, until so many were hit before their end.
 
     Raises:
         AssertionError: a checkpoint that does not load, a wrong exit code or message, or another result.
@@ -133,7 +135,9 @@ def try_kills(task: str, times: int, seed: int) -> dict[str, int]:
         assert ended(command(folder, [*arguments, "hydra.run.dir=whole"])) == 0, (folder / "output.txt").read_text()
         length = time.perf_counter() - started
         whole = result(folder / "whole")
-        for k in range(times):
+        for k in count():
+            if counts["interrupted"] == times:
+                break
             number, run = SIGNALS[k % len(SIGNALS)], folder / f"run{k}"
             (folder / "output.txt").unlink()
             process = command(folder, [*arguments, f"hydra.run.dir={run}"])
@@ -243,7 +247,7 @@ def main() -> None:
         for task in options.tasks:
             started = time.perf_counter()
             counts = try_kills(task, options.times or 50, options.seed)
-            told = ", ".join(f"{count} {what}" for what, count in counts.items())
+            told = ", ".join(f"{number} {what}" for what, number in counts.items())
             print(f"{task}: {told}; all continued to the same bytes; {time.perf_counter() - started:.0f} s", flush=True)
 
 
