@@ -74,8 +74,8 @@ def _draw(axes: Axes, groups: Sequence[Sequence[Row]], **style: Any) -> None:
     """Means with intervals in both directions."""
     means = {key: [_mean(group, key) for group in groups] for key in "FW"}
     widths = {key: [half_width([row[key] for row in group]) or 0.0 for group in groups] for key in "FW"}
-    edges = {"markeredgecolor": "white", "markeredgewidth": 0.5, "elinewidth": 0.6}
-    _, _, bars = axes.errorbar(means["W"], means["F"], xerr=widths["W"], yerr=widths["F"], **edges, **style)
+    style |= {"markeredgecolor": "white", "markeredgewidth": 0.5, "elinewidth": 0.6}
+    _, _, bars = axes.errorbar(means["W"], means["F"], xerr=widths["W"], yerr=widths["F"], **style)
     for bar in bars:
         bar.set_alpha(0.55)
 
