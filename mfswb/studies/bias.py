@@ -186,7 +186,7 @@ class LargestBias:
                     "sampler": cell["sampler"],
                     "n_projections": count,
                     "loss": name,
-                    "bias": float(relative.mean()),
+                    "bias": round(float(relative.mean()), 12),  # what is smaller is rounding
                     "standard_error": float(relative.std(ddof=1) / np.sqrt(len(relative))),
                     "gradient_bias_squared": squared,
                     "gradient_standard_error": uncertain,
@@ -231,8 +231,12 @@ class LargestBias:
 
     def pictures(self, rows: Sequence[Row]) -> Mapping[str, Picture]:
         """Biases against the number of directions, a line of panels a support."""
-        supports = [name for name in SUPPORTS if any(row["support"] == name for row in rows)]
-        figure = Figure(figsize=(10.5, 0.6 + 3.1 * len(supports)), layout="constrained")
+        measured = [name for name in SUPPORTS if any(row["support"] == name for row in rows)]
+        # where the same marginal is the farthest along all directions, there is nothing to draw
+        supports = [
+            name for name in measured if any(row["support"] == name and row["bias"] for row in rows)
+        ] or measured
+        figure = Figure(figsize=(10.5, 0.9 + 2.9 * len(supports)), layout="constrained")
         panels = figure.subplots(len(supports), 3, squeeze=False, sharex=True)
         colours = method_colours(self.samplers)
         titles = ("bias of s, %", "bias of us, % (control)", "bias of the mean gradient of s, %")
@@ -252,12 +256,16 @@ class LargestBias:
                     axes.axhline(0.0, color="0.4", linewidth=0.8)
                 else:
                     axes.set_yscale("log")
-                axes.set_title(f"{support}: {title}", fontsize=10)
+                if line == 0:
+                    axes.set_title(title, fontsize=10)
+                if column == 0:
+                    axes.set_ylabel(f"support: {support}")
                 if line == len(supports) - 1:
                     axes.set_xlabel("directions L")
         handles, names = panels[0][1].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=max(1, len(names)), fontsize=10)
         told = "; ".join(f"{name}: {SUPPORTS[name]}" for name in supports)
+        told += "".join(f"; no bias at all at {SUPPORTS[name]}" for name in measured if name not in supports)
         caption = (
             "Mean over draws of L directions, less the value of very many directions and relative to it, with standard "
             f"errors ({told}). Points within two standard errors of zero are left out of the logarithmic panels. Where "
