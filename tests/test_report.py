@@ -333,7 +333,7 @@ def test_a_killed_command_leaves_no_process_and_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["dragon"], "dragon: no such experiment; there are color, constrained, gaussian"),
+        (["dragon"], "dragon: no such experiment; there are bias, color, constrained"),
         (["trainer.steps=3"], "no experiment is named"),
         (["gaussian", "--data", "nowhere"], "--data nowhere: no such folder"),
         (["gaussian", "--jobs", "0"], "--jobs 0"),
